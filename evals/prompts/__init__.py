@@ -1,0 +1,1 @@
+"""The prompts we send: our own text."""

@@ -1,0 +1,1 @@
+"""What the worker does for each kind of job, as durable workflows of few steps."""

@@ -1,0 +1,1 @@
+"""Renting rigs and giving them back: every decision about money. Imports `rigs`."""

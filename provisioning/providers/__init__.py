@@ -1,0 +1,1 @@
+"""One module is one provider; its file name is its name."""
