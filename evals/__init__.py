@@ -1,1 +1,4 @@
-"""Measuring an endpoint. Runs on the rig as `python -m evals`; imports `rigs.errors`, `rigs.serving`, `rigs.facts` only."""
+"""Measuring an endpoint. Runs on the rig as `python -m evals`.
+
+Imports `rigs.errors`, `rigs.serving` and `rigs.facts` only.
+"""

@@ -22,7 +22,7 @@ class CommandResult:
         return self.stdout.decode("utf-8", "replace")
 
     def check(self, doing: str = "") -> CommandResult:
-        """This result, if it ended with 0.
+        """Give this result back, if it ended with 0.
 
         Raises:
             CommandError: otherwise; `doing` says in words what was being done.

@@ -17,8 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
+def _rebuild(cls: type[RigsError], args: tuple[object, ...], fields: dict[str, object]) -> RigsError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
 class RigsError(Exception):
     """The message says what failed, on what, why, and what to do next."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Steps of a workflow store their errors; a subclass with its own __init__ must come back whole.
+        return (_rebuild, (type(self), self.args, self.__dict__))
 
 
 class UsageError(RigsError):

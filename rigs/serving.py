@@ -72,6 +72,8 @@ class BuildPlan(Border):
     version: str
     key: str
     """Names the folder under `rig_home/engines/`: engine, version, and whatever else the binary depends on."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """Absolute path on the rig -> text, written before the first step."""
     steps: tuple[Step, ...]
     version_argv: tuple[str, ...]
     """Prints the installed version; the build is done when it exits with 0."""
@@ -86,8 +88,12 @@ class LaunchPlan(Border):
     """Absolute path on the rig -> text, written before the start."""
     port: int
     ready_timeout_s: float = 120.0
+    runs_on: str = "cpu"
+    """The accelerator's catalogue name; what the report names, so never the card that stays idle."""
     failure_lines: dict[str, str] = Field(default_factory=dict)
-    """Regular expression over a line of the engine's log -> what it means, in words."""
+    """Regular expression over a line of the engine's log -> what it means, in words. The first that matches counts."""
+    warning_lines: dict[str, str] = Field(default_factory=dict)
+    """The same for lines that do not end the engine, but belong in a report."""
 
 
 class StreamKeys(Border):
