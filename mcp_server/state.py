@@ -266,16 +266,13 @@ class State:
         with self._engine.begin() as db:
             db.execute(_jobs.update().where(_jobs.c.job_id == job_id).values(**values))
 
-    def finish_job(
-        self, job_id: str, status: JobStatus, *, result: dict[str, Any] | None = None, error: str | None = None
-    ) -> None:
+    def set_result(self, job_id: str, result: dict[str, Any]) -> None:
+        with self._engine.begin() as db:
+            db.execute(_jobs.update().where(_jobs.c.job_id == job_id).values(result=json.dumps(result)))
+
+    def finish_job(self, job_id: str, status: JobStatus, *, error: str | None = None) -> None:
         """Set the final status; a job that is finished stays as it is."""
-        values = {
-            "status": status,
-            "result": json.dumps(result) if result is not None else None,
-            "error": error,
-            "finished_at": utc_now(),
-        }
+        values = {"status": status, "error": error, "finished_at": utc_now()}
         unfinished = _jobs.c.status.in_([JobStatus.QUEUED, JobStatus.RUNNING])
         with self._engine.begin() as db:
             row = db.execute(

@@ -68,7 +68,8 @@ def test_cancelling_ends_a_queued_job_at_once_and_asks_a_running_one(state: Stat
 def test_a_finished_job_stays_as_it_is(state: State) -> None:
     job_id = state.add_job("probe", "a", {"x": ["$(rm -rf /)", 1, None]})
     state.take_next()
-    state.finish_job(job_id, JobStatus.DONE, result={"ok": True})
+    state.set_result(job_id, {"ok": True})
+    state.finish_job(job_id, JobStatus.DONE)
     state.finish_job(job_id, JobStatus.FAILED, error="late")
     state.request_cancel(job_id)
     job = state.job(job_id)

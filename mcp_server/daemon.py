@@ -1,0 +1,137 @@
+"""Finding, starting and ending the worker: one per state directory, held by a file lock.
+
+The lock tells whether a worker lives; `ready` tells which version it is. A worker that is older than we are is asked
+to end: its jobs go on in the new one, for they are durable and what they run on rigs is detached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from mcp_server.config import Config
+from mcp_server.state import SCHEMA_VERSION
+from mcp_server.version import VERSION
+
+LOG_LIMIT_BYTES = 5_000_000
+
+
+class Ready(BaseModel):
+    """What a worker writes once it takes jobs."""
+
+    pid: int
+    version: str
+    schema_version: int
+    started_at: str
+
+
+def worker_pid(config: Config) -> int | None:
+    """Return the process that holds the lock, or None."""
+    lock = config.worker_folder / "lock"
+    try:
+        with lock.open("r+") as file:
+            # Shared, so that two who look at the same time do not take each other for a worker.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        with contextlib.suppress(ValueError):
+            return int(lock.read_text().strip())
+        return 0  # it holds the lock and has not yet written its number
+    return None
+
+
+def ready(config: Config) -> Ready | None:
+    """Return what the worker wrote when it became ready; None where none lives or it is not yet ready."""
+    pid = worker_pid(config)
+    try:
+        found = Ready.model_validate_json((config.worker_folder / "ready").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+    return found if pid is not None and found.pid == pid else None
+
+
+def ensure_worker(config: Config) -> None:
+    """See that a worker of our version lives, without waiting for it. Any number of callers leave one."""
+    pid = worker_pid(config)
+    if pid is not None:
+        found = ready(config)
+        if found is None or not _is_older(found):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found.pid, signal.SIGTERM)
+    start_worker(config)
+
+
+def start_worker(config: Config) -> None:
+    """Start a detached worker; where another one lives it ends by itself."""
+    log = config.worker_folder / "log"
+    _rotate(log)
+    with log.open("ab") as file:
+        subprocess.Popen(
+            [sys.executable, "-m", "mcp_server.worker"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, "RIGBENCH_HOME": str(config.home)},
+        )
+
+
+def stop_worker(config: Config) -> int | None:
+    """Ask the worker to end; its jobs go on when the next one starts. Returns its process id."""
+    pid = worker_pid(config)
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    return pid
+
+
+@contextlib.contextmanager
+def held_lock(config: Config, tries: int) -> Generator[bool]:
+    """Hold the lock for the life of a worker; False where another worker keeps it."""
+    with (config.worker_folder / "lock").open("a+") as file:
+        held = _try_lock(file.fileno(), tries)
+        if held:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield held
+
+
+def _try_lock(descriptor: int, tries: int) -> bool:
+    import time
+
+    for attempt in range(tries):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Somebody only looking holds it for an instant; an older worker that was asked to end, a little longer.
+            if attempt < tries - 1:
+                time.sleep(0.1)
+        else:
+            return True
+    return False
+
+
+def _is_older(found: Ready) -> bool:
+    return found.schema_version < SCHEMA_VERSION or _release(found.version) < _release(VERSION)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version.split("+", maxsplit=1)[0])[:3])
+
+
+def _rotate(log: Path) -> None:
+    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+        log.replace(log.with_suffix(".1"))

@@ -1,0 +1,151 @@
+"""The worker: one detached process per state directory that runs every job as a durable workflow.
+
+It lives on when servers and clients die, ends itself after an idle hour, and may be killed at any moment: the next one
+goes on where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from dbos import DBOS, SetWorkflowID
+
+from mcp_server import daemon, log
+from mcp_server.config import Config, load
+from mcp_server.state import SCHEMA_VERSION, JobStatus, State, utc_now
+from mcp_server.version import VERSION
+from mcp_server.workflows.context import WorkerContext, install
+from mcp_server.workflows.run import run_job
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.1
+HOUSEKEEPING_S = 5.0
+LOCK_TRIES = 150
+"""A tenth of a second each: as long as an older worker may take to end."""
+APPLICATION_VERSION = "1"
+"""Of the workflows' steps. Anything else would strand unfinished jobs at an upgrade: jobs of another version wait."""
+EXECUTOR = "worker"
+"""One worker per state directory, so one name: a restarted worker takes up what the dead one left."""
+OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
+
+
+@dataclass
+class Worker:
+    config: Config
+    state: State
+    stop: threading.Event = field(default_factory=threading.Event)
+    busy_at: float = field(default_factory=time.monotonic)
+
+    def run(self) -> None:
+        """Take jobs until stopped or idle for too long."""
+        housekept = 0.0
+        while not self.stop.wait(POLL_S):
+            self.dispatch()
+            if time.monotonic() - housekept > HOUSEKEEPING_S:
+                housekept = time.monotonic()
+                self.close_abandoned()
+                self.stop_idle_engines(datetime.now(UTC))
+                if self.is_idle():
+                    logger.info("Nothing to do for %s minutes: ending", self.config.worker_idle_min)
+                    return
+
+    def recover(self) -> None:
+        """Start what is marked as running: a job that a dead worker had begun goes on, any other begins."""
+        for job_id in self.state.running():
+            start(job_id)
+
+    def dispatch(self) -> None:
+        for job in self.state.take_next():
+            logger.info("Starting %s", job.job_id)
+            start(job.job_id)
+
+    def close_abandoned(self) -> None:
+        """Fail jobs whose workflow is over without having said so: crashed too often, or ended from outside."""
+        running = self.state.running()
+        if running:
+            self.busy_at = time.monotonic()
+            for workflow in DBOS.list_workflows(workflow_ids=running, status=list(OVER)):
+                self.state.finish_job(
+                    workflow.workflow_id,
+                    JobStatus.FAILED,
+                    error=f"Its workflow ended as {workflow.status}. The worker's log has the details.",
+                )
+
+    def stop_idle_engines(self, now: datetime) -> None:
+        """Queue a stop for every engine that no job has used for `idle_stop_min`."""
+        for rig in self.state.rigs():
+            if rig.served is None:
+                continue
+            self.busy_at = time.monotonic()
+            idle_min = (now - datetime.fromisoformat(rig.used_at)).total_seconds() / 60
+            if idle_min > self.config.idle_stop_min and not self.state.jobs(rig=rig.name, unfinished=True):
+                job_id = self.state.add_job("stop", rig.name, {})
+                self.state.add_event(job_id, f"no job for {idle_min:.0f} minutes: stopping {rig.served.arm.engine}")
+
+    def is_idle(self) -> bool:
+        return time.monotonic() - self.busy_at > self.config.worker_idle_min * 60
+
+
+def start(job_id: str) -> None:
+    """Start the workflow of a job; one that was started before is not started again."""
+    with SetWorkflowID(job_id):
+        DBOS.start_workflow(run_job, job_id)
+
+
+def main() -> int:
+    log.configure()
+    config = load()
+    config.make_folders()
+    with daemon.held_lock(config, LOCK_TRIES) as held:
+        if not held:
+            logger.info("Another worker lives")
+            return 0
+        return serve(config)
+
+
+def serve(config: Config) -> int:
+    state = State(config.database)
+    install(WorkerContext(config=config, state=state))
+    worker = Worker(config, state)
+
+    def end(*_: object) -> None:
+        worker.stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    DBOS(
+        config={
+            "name": "rigbench",
+            "system_database_url": f"sqlite:///{config.worker_folder / 'workflows.db'}",
+            "application_version": APPLICATION_VERSION,
+            "executor_id": EXECUTOR,
+            "log_level": "WARNING",
+        }
+    )
+    DBOS.launch()
+    worker.recover()
+    ready = daemon.Ready(pid=os.getpid(), version=VERSION, schema_version=SCHEMA_VERSION, started_at=utc_now())
+    path = config.worker_folder / "ready"
+    path.with_suffix(".part").write_text(ready.model_dump_json(), encoding="utf-8")
+    path.with_suffix(".part").replace(path)
+    logger.info("Ready: rigbench %s, process %s", VERSION, os.getpid())
+    try:
+        worker.run()
+    finally:
+        path.unlink(missing_ok=True)
+    logger.info("Ending")
+    # At once, as if killed: the running jobs are durable, and waiting for them could take hours.
+    logging.shutdown()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

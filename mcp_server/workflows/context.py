@@ -1,0 +1,138 @@
+"""What every step of a job works with: the state, the rig of the job, and a way to say how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.config import Config
+from mcp_server.state import Job, RigRow, State
+from rigs.connection import Connection
+from rigs.errors import RigsError, UsageError
+from rigs.local import LocalConnection
+from rigs.remote_job import JobState, RemoteJob
+from rigs.serving import Step
+
+
+class JobCancelled(RigsError):  # noqa: N818 - it is no error, but the answer to a request
+    """The user asked for the end of this job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    config: Config
+    state: State
+
+
+_current: list[WorkerContext] = []
+
+
+def install(context: WorkerContext) -> None:
+    """Set what the workflows of this process work with; called once, before the first of them."""
+    _current[:] = [context]
+
+
+class RunningJob:
+    """The job in hand, for the steps of its workflow."""
+
+    def __init__(self, job_id: str) -> None:
+        self.config = _current[0].config
+        self.state = _current[0].state
+        self.job: Job = self.state.job(job_id)
+        self.job_id = job_id
+
+    @property
+    def folder(self) -> Path:
+        """Where this job's files lie on this machine."""
+        return self.config.runs / self.job_id
+
+    @property
+    def log(self) -> Path:
+        """The mirror of whatever the job runs on the rig."""
+        return self.folder / "log"
+
+    def rig(self) -> RigRow:
+        if self.job.rig is None:
+            raise UsageError(f"The job {self.job_id} names no rig.")
+        return self.state.rig(self.job.rig)
+
+    def argument(self, name: str) -> str | None:
+        value = self.job.args.get(name)
+        return str(value) if value is not None else None
+
+    def say(self, message: str, *, done: int | None = None, total: int | None = None) -> None:
+        """Tell the user what happens now; kept as an event."""
+        self.state.set_progress(self.job_id, done=done, total=total, detail=message)
+        self.state.add_event(self.job_id, message)
+
+    def check_cancelled(self) -> None:
+        """End the job here if that was asked for.
+
+        Raises:
+            JobCancelled: it was.
+        """
+        if self.state.cancel_requested(self.job_id):
+            raise JobCancelled("Cancelled as asked.")
+
+    def install_env(self) -> dict[str, str]:
+        """Make pip on the rig use the wheelhouse, where there is one, and nothing else."""
+        if self.config.wheelhouse is None:
+            return {}
+        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.config.wheelhouse)}
+
+    def with_install_env(self, steps: Sequence[Step]) -> list[Step]:
+        return [step.model_copy(update={"env": {**self.install_env(), **step.env}}) for step in steps]
+
+    async def watch(
+        self, remote: RemoteJob, connection: Connection, on_poll: Callable[[], Awaitable[None]] | None = None
+    ) -> JobState:
+        """Follow a detached job to its end, its log mirrored here; cancel it when that is asked for.
+
+        Raises:
+            JobCancelled: after the job on the rig has ended.
+        """
+        began = time.monotonic()
+        while True:
+            # Cancelling is looked at before polling, so that a job that ended by itself is never called cancelled
+            # when its end was seen; and a poll every second or two costs a small rig about 1 % of a core.
+            if self.state.cancel_requested(self.job_id):
+                state = await remote.cancel(grace_s=20)
+                await self.mirror(remote.log_path, self.log, connection)
+                if on_poll:
+                    await on_poll()
+                raise JobCancelled("Cancelled as asked.")
+            state = await remote.poll()
+            await self.mirror(remote.log_path, self.log, connection)
+            if on_poll:
+                await on_poll()
+            if state.status != "running":
+                return state
+            elapsed_s = time.monotonic() - began
+            await asyncio.sleep(0.1 if elapsed_s < 2 else 0.5 if elapsed_s < 30 else 1.0)
+
+    async def mirror(self, path: str, local: Path, connection: Connection) -> None:
+        """Append what is new in a growing file of the rig to its copy here."""
+        offset = _size(local)
+        while chunk := await connection.read_from(path, offset):
+            with local.open("ab") as file:
+                file.write(chunk)
+            offset += len(chunk)
+
+
+def _size(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.stat().st_size if path.exists() else 0
+
+
+def connect(rig: RigRow) -> Connection:
+    """Open the way to a rig.
+
+    Raises:
+        UsageError: a kind of rig that this version has no connection for.
+    """
+    if rig.kind == "local":
+        return LocalConnection()
+    raise UsageError(f"The rig {rig.name!r} is of the kind {rig.kind!r}, which this version cannot reach.")

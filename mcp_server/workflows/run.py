@@ -1,0 +1,82 @@
+"""The durable workflows: one per job, named by the job's id, of few steps.
+
+A step that was running when the worker died runs again from its start. Each is written for that: it finds what it had
+started on the rig by the job's id, and our tables by what they hold. Nothing is passed from step to step but that it
+is done.
+
+Never cancel a workflow through the workflow engine: that would skip its clean-up. A cancel is a flag in the job's row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from dbos import DBOS
+
+from mcp_server.state import JobStatus
+from mcp_server.workflows import engine, measure, render, rig
+from mcp_server.workflows.context import JobCancelled, RunningJob
+from rigs.errors import RigsError
+
+log = logging.getLogger(__name__)
+
+Step = Callable[[RunningJob], Awaitable[dict[str, object] | None]]
+
+STEPS: dict[str, tuple[Step, ...]] = {
+    "attach": (rig.attach,),
+    "probe": (rig.look,),
+    "detach": (rig.detach,),
+    "build": (engine.build,),
+    "serve": (engine.serve,),
+    "stop": (engine.stop,),
+    "render": (render.render_report,),
+    "speed": (measure.plan_unit, measure.run_unit),
+    "sweep": (measure.plan_unit, measure.run_unit),
+}
+"""What each kind of job does, in order; the last result that is not None is the job's."""
+
+
+@DBOS.workflow()
+async def run_job(job_id: str) -> None:
+    """Do the steps of a job, then write down how it ended."""
+    kind = RunningJob(job_id).job.kind
+    for number in range(len(STEPS[kind])):
+        if not await run_step(job_id, number):
+            return
+    await finish(job_id)
+
+
+@DBOS.step()
+async def run_step(job_id: str, number: int) -> bool:
+    """Do one step; False where the job is over, with its reason written down."""
+    running = RunningJob(job_id)
+    if running.job.status.is_finished:
+        return False
+    try:
+        running.check_cancelled()
+        result = await STEPS[running.job.kind][number](running)
+    except JobCancelled:
+        running.say("cancelled")
+        running.state.finish_job(job_id, JobStatus.CANCELLED, error="Cancelled as asked.")
+        return False
+    except RigsError as error:
+        running.say(f"failed: {error}")
+        running.state.finish_job(job_id, JobStatus.FAILED, error=str(error))
+        return False
+    except Exception as error:  # the one place around a step: a fault of ours ends this job, not the worker
+        log.exception("The step %s of the job %s failed by a fault of rigbench", number, job_id)
+        running.state.finish_job(
+            job_id,
+            JobStatus.FAILED,
+            error=f"A fault in rigbench ({type(error).__name__}: {str(error)[:300]}). The worker's log has details.",
+        )
+        return False
+    if result is not None:
+        running.state.set_result(job_id, result)
+    return True
+
+
+@DBOS.step()
+async def finish(job_id: str) -> None:
+    RunningJob(job_id).state.finish_job(job_id, JobStatus.DONE)
