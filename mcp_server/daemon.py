@@ -2,27 +2,39 @@
 
 The lock tells whether a worker lives; `ready` tells which version it is. A worker that is older than we are is asked
 to end: its jobs go on in the new one, for they are durable and what they run on rigs is detached.
+
+`python -m mcp_server.daemon` is the worker itself. It takes the lock before it loads anything heavy, so that the time
+in which a second one could be started in vain is short.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from mcp_server.config import Config
+from mcp_server import log
+from mcp_server.config import Config, load
 from mcp_server.state import SCHEMA_VERSION
 from mcp_server.version import VERSION
 
 LOG_LIMIT_BYTES = 5_000_000
+BOOT_S = 5.0
+"""For so long after a start nobody else starts one; a worker that died at its start is tried again after that."""
+LOCK_TRIES = 150
+"""A tenth of a second each: as long as an older worker may take to end."""
+
+logger = logging.getLogger(__name__)
 
 
 class Ready(BaseModel):
@@ -69,16 +81,20 @@ def ensure_worker(config: Config) -> None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(found.pid, signal.SIGTERM)
+    starting = config.worker_folder / "starting"
+    if starting.exists() and abs(time.time() - starting.stat().st_mtime) < BOOT_S:
+        return
+    starting.touch()
     start_worker(config)
 
 
 def start_worker(config: Config) -> None:
     """Start a detached worker; where another one lives it ends by itself."""
-    log = config.worker_folder / "log"
-    _rotate(log)
-    with log.open("ab") as file:
+    path = config.worker_folder / "log"
+    _rotate(path)
+    with path.open("ab") as file:
         subprocess.Popen(
-            [sys.executable, "-m", "mcp_server.worker"],
+            [sys.executable, "-m", "mcp_server.daemon"],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -97,6 +113,16 @@ def stop_worker(config: Config) -> int | None:
     return pid
 
 
+def wait_until_ended(config: Config, timeout_s: float) -> bool:
+    """Wait for a worker that was asked to end."""
+    deadline = time.monotonic() + timeout_s
+    while worker_pid(config) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 @contextlib.contextmanager
 def held_lock(config: Config, tries: int) -> Generator[bool]:
     """Hold the lock for the life of a worker; False where another worker keeps it."""
@@ -110,8 +136,6 @@ def held_lock(config: Config, tries: int) -> Generator[bool]:
 
 
 def _try_lock(descriptor: int, tries: int) -> bool:
-    import time
-
     for attempt in range(tries):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,6 +148,20 @@ def _try_lock(descriptor: int, tries: int) -> bool:
     return False
 
 
+def main() -> int:
+    """Be the worker, unless another one is."""
+    log.configure()
+    config = load()
+    config.make_folders()
+    with held_lock(config, LOCK_TRIES) as held:
+        if not held:
+            logger.info("Another worker lives")
+            return 0
+        from mcp_server.worker import serve
+
+        return serve(config)
+
+
 def _is_older(found: Ready) -> bool:
     return found.schema_version < SCHEMA_VERSION or _release(found.version) < _release(VERSION)
 
@@ -132,6 +170,10 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.split("+", maxsplit=1)[0])[:3])
 
 
-def _rotate(log: Path) -> None:
-    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
-        log.replace(log.with_suffix(".1"))
+def _rotate(path: Path) -> None:
+    if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
+        path.replace(path.with_suffix(".1"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -205,10 +205,10 @@ class State:
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
-    def add_job(self, kind: str, rig: str | None, args: dict[str, Any]) -> str:
+    def add_job(self, kind: str, rig: str | None, args: Mapping[str, Any]) -> str:
         """Queue a job; the worker finds it. Returns its id, short enough to be said."""
         job_id = f"{kind}-{secrets.token_hex(3)}"
-        row = {"job_id": job_id, "kind": kind, "rig": rig, "args": json.dumps(args), "status": JobStatus.QUEUED}
+        row = {"job_id": job_id, "kind": kind, "rig": rig, "args": json.dumps(dict(args)), "status": JobStatus.QUEUED}
         with self._engine.begin() as db:
             db.execute(_jobs.insert().values(**row, created_at=utc_now()))
         return job_id
@@ -262,7 +262,9 @@ class State:
             return [str(job_id) for job_id in db.execute(query).scalars()]
 
     def set_progress(self, job_id: str, *, done: int | None = None, total: int | None = None, detail: str = "") -> None:
-        values = {"done": done, "total": total, "detail": detail[:500]}
+        """Tell how far a job is; counts that are not given stay."""
+        values: dict[str, object] = {"detail": detail[:500]}
+        values |= {name: count for name, count in (("done", done), ("total", total)) if count is not None}
         with self._engine.begin() as db:
             db.execute(_jobs.update().where(_jobs.c.job_id == job_id).values(**values))
 

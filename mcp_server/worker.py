@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from datetime import UTC, datetime
 
 from dbos import DBOS, SetWorkflowID
 
-from mcp_server import daemon, log
-from mcp_server.config import Config, load
+from mcp_server import daemon
+from mcp_server.config import Config
 from mcp_server.state import SCHEMA_VERSION, JobStatus, State, utc_now
 from mcp_server.version import VERSION
 from mcp_server.workflows.context import WorkerContext, install
@@ -28,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
 HOUSEKEEPING_S = 5.0
-LOCK_TRIES = 150
-"""A tenth of a second each: as long as an older worker may take to end."""
 APPLICATION_VERSION = "1"
 """Of the workflows' steps. Anything else would strand unfinished jobs at an upgrade: jobs of another version wait."""
 EXECUTOR = "worker"
@@ -100,18 +97,8 @@ def start(job_id: str) -> None:
         DBOS.start_workflow(run_job, job_id)
 
 
-def main() -> int:
-    log.configure()
-    config = load()
-    config.make_folders()
-    with daemon.held_lock(config, LOCK_TRIES) as held:
-        if not held:
-            logger.info("Another worker lives")
-            return 0
-        return serve(config)
-
-
 def serve(config: Config) -> int:
+    """Run jobs until stopped or idle; the caller holds the worker's lock."""
     state = State(config.database)
     install(WorkerContext(config=config, state=state))
     worker = Worker(config, state)
@@ -145,7 +132,3 @@ def serve(config: Config) -> int:
     # At once, as if killed: the running jobs are durable, and waiting for them could take hours.
     logging.shutdown()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

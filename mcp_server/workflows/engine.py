@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from mcp_server.state import RigRow, ServedEngine, utc_now
 from mcp_server.workflows.context import RunningJob, connect
 from mcp_server.workflows.readiness import first_answer
-from rigs.checkpoints import Checkpoint, resolve
+from rigs.checkpoints import Checkpoint, PathSource, resolve
 from rigs.connection import Connection
 from rigs.engines.base import Engine
 from rigs.errors import (
@@ -102,7 +102,8 @@ async def fetch(running: RunningJob, rig: RigRow, connection: Connection, checkp
         checkpoint=checkpoint,
         models_dir=f"{rig.rig_home}/models",
         result_path=result_path,
-        pinned_sha256=running.state.pin(checkpoint.name),
+        # A path is the user's own file, free to change; what is fetched by name must stay what it was.
+        pinned_sha256=None if isinstance(checkpoint.source, PathSource) else running.state.pin(checkpoint.name),
     )
     running.say(f"fetching {checkpoint.name}")
     await connection.put(request.model_dump_json().encode(), f"{folder}/request.json")
@@ -122,7 +123,7 @@ async def fetch(running: RunningJob, rig: RigRow, connection: Connection, checkp
         said = lines[-1] if lines else "it said nothing"
         raise CheckpointError(f"{checkpoint.name} cannot be had on {rig.name!r}: {said}")
     model = ModelFile.model_validate_json(await connection.read_from(result_path, 0))
-    if model.pinned_on_first_use:
+    if model.pinned_on_first_use and not isinstance(checkpoint.source, PathSource):
         running.state.set_pin(checkpoint.name, model.sha256)
     running.say(f"{model.name}: {model.size_bytes / 1e6:.1f} MB, sha256 {model.sha256[:12]}")
     return model
@@ -170,7 +171,7 @@ async def serve(running: RunningJob) -> dict[str, object]:
     }
 
 
-async def _start(  # noqa: PLR0917 - the parts of one launch
+async def _start(
     running: RunningJob,
     rig: RigRow,
     connection: Connection,
@@ -221,7 +222,7 @@ async def _start(  # noqa: PLR0917 - the parts of one launch
     )
 
 
-async def _until_ready(  # noqa: PLR0917
+async def _until_ready(
     running: RunningJob,
     connection: Connection,
     remote: RemoteJob,

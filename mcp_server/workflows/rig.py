@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mcp_server.state import RigRow, utc_now
+from mcp_server.views import rig_view
 from mcp_server.workflows.context import RunningJob, connect
 from mcp_server.workflows.engine import end_engine
 from rigs.connection import Connection
@@ -50,9 +51,10 @@ async def attach(running: RunningJob) -> dict[str, object]:
         (await connection.run(["mkdir", "-p", "-m", "700", "--", rig_home])).check(f"making the rig home {rig_home}")
     finally:
         await connection.close()
-    running.state.put_rig(new.model_copy(update={"rig_home": rig_home, "facts": facts}))
+    attached = new.model_copy(update={"rig_home": rig_home, "facts": facts})
+    running.state.put_rig(attached)
     running.say(f"attached: {describe(facts)}")
-    return {"rig": name}
+    return rig_view(attached).model_dump(mode="json")
 
 
 async def look(running: RunningJob) -> dict[str, object]:
@@ -63,9 +65,10 @@ async def look(running: RunningJob) -> dict[str, object]:
         facts = await probe(connection, rig.rig_home, rig.python)
     finally:
         await connection.close()
-    running.state.put_rig(rig.model_copy(update={"facts": facts, "used_at": utc_now()}))
+    probed = rig.model_copy(update={"facts": facts, "used_at": utc_now()})
+    running.state.put_rig(probed)
     running.say(describe(facts))
-    return {"rig": rig.name}
+    return rig_view(probed).model_dump(mode="json")
 
 
 async def detach(running: RunningJob) -> dict[str, object]:

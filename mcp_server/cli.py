@@ -1,0 +1,152 @@
+"""The command `rigbench`. Without arguments it serves MCP over stdio; on a terminal it says how to add it to a client."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+from mcp_server.version import VERSION
+from rigs.errors import RigsError
+
+HINT = """\
+rigbench {version} is an MCP server: an MCP client starts it and talks to it over stdin and stdout.
+
+Add it to a client:
+  Claude Code   claude mcp add rigbench -- {command}
+  others        {{"mcpServers": {{"rigbench": {{"command": "{command}"}}}}}}
+
+Then ask, for example: "Attach this machine, serve SmolLM2 with llama.cpp and measure its speed."
+Without a client: {command} demo, or {command} measure --help.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code. 2: wrong usage, 1: it failed, in words on stderr."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except RigsError as error:
+        sys.stderr.write(f"rigbench: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("rigbench: interrupted\n")
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rigbench", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"rigbench {VERSION}")
+    parser.set_defaults(run=_serve)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve MCP over stdio, also on a terminal")
+    serve.set_defaults(run=_serve_always)
+
+    worker = commands.add_parser("worker", help="the background process that runs jobs")
+    actions = worker.add_subparsers(title="actions", metavar="ACTION", required=True)
+    status = actions.add_parser("status", help="say whether it runs, and what it does")
+    status.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    status.set_defaults(run=_worker_status)
+    stop = actions.add_parser("stop", help="end it; its jobs go on when it is started again")
+    stop.set_defaults(run=_worker_stop)
+
+    demo = commands.add_parser("demo", help="attach this machine, serve a toy model, measure it, let it go")
+    demo.add_argument("--quick", action="store_true", help="even less work: under a minute once installed")
+    demo.add_argument("--json", action="store_true", help="one JSON object on stdout instead of tables")
+    demo.set_defaults(run=_demo)
+
+    _add_measure(commands.add_parser("measure", help="measure any OpenAI-compatible endpoint, without a rig"))
+    return parser
+
+
+def _add_measure(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
+    speed = kinds.add_parser("speed", help="one request at a time, chat prompts x repeats, greedy")
+    speed.add_argument("--prompts", help="comma-separated, of code,advice,story,explanation,facts,summary")
+    speed.add_argument("--max-tokens", type=int, default=256, metavar="N")
+    speed.add_argument("--repeats", type=int, default=3, metavar="N")
+    sweep = kinds.add_parser("sweep", help="bursts of requests at once, over concurrencies and shapes")
+    sweep.add_argument("--concurrency", default="1,2,4,8,16,32,64", metavar="N,N,...")
+    sweep.add_argument("--shapes", default="512/128,128/512", metavar="IN/OUT,...", help="prompt and reply, in tokens")
+    sweep.add_argument("--repeats", type=int, default=5, metavar="N")
+    for kind, of in (("speed", speed), ("sweep", sweep)):
+        of.add_argument("--base-url", required=True, help="e.g. http://127.0.0.1:8080; /v1 may be there or not")
+        of.add_argument("--model", required=True, help="the model's name in requests")
+        of.add_argument("--out", required=True, help="folder for report.json and requests.jsonl; run again to go on")
+        of.add_argument("--engine", help="send this engine's request fields (exact lengths, cache off), e.g. llamacpp")
+        of.add_argument("--seed", type=int, help="makes the prompts; default: a new one")
+        of.add_argument("--context-tokens", type=int, help="what the endpoint can hold, so that no cell asks for more")
+        of.add_argument("--parallel", type=int, help="requests the endpoint decodes at once")
+        of.add_argument("--api-key-env", metavar="VAR", help="environment variable that holds the key")
+        of.add_argument("--body", type=json.loads, default={}, metavar="JSON", help="added to every request")
+        of.set_defaults(run=_measure, kind=kind)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    if sys.stdin.isatty():
+        sys.stdout.write(HINT.format(version=VERSION, command="rigbench"))
+        return 0
+    return _serve_always(options)
+
+
+def _serve_always(_: argparse.Namespace) -> int:
+    from mcp_server import server
+
+    server.main()
+    return 0
+
+
+def _worker_status(options: argparse.Namespace) -> int:
+    from mcp_server import daemon
+    from mcp_server.config import load
+    from mcp_server.state import State
+
+    config = load()
+    pid = daemon.worker_pid(config) if config.worker_folder.exists() else None
+    found = daemon.ready(config) if pid is not None else None
+    jobs: list[str] = []
+    if config.database.exists():
+        state = State(config.database)
+        jobs = [f"{job.job_id} ({job.status}) {job.detail}" for job in state.jobs(unfinished=True)]
+        state.close()
+    running = "not running" if pid is None else f"running (process {pid})" if found else f"starting (process {pid})"
+    if options.json:
+        status = {"pid": pid, "version": found.version if found else None, "jobs": jobs, "home": str(config.home)}
+        sys.stdout.write(json.dumps(status) + "\n")
+        return 0
+    sys.stdout.write(f"worker: {running}{f', rigbench {found.version}' if found else ''}\nstate:  {config.home}\n")
+    sys.stdout.write("".join(f"job:    {job}\n" for job in jobs) or "jobs:   none unfinished\n")
+    return 0
+
+
+def _worker_stop(_: argparse.Namespace) -> int:
+    from mcp_server import daemon
+    from mcp_server.config import load
+
+    config = load()
+    pid = daemon.stop_worker(config) if config.worker_folder.exists() else None
+    if pid is None:
+        sys.stdout.write("no worker runs\n")
+        return 0
+    ended = daemon.wait_until_ended(config, timeout_s=15)
+    sys.stdout.write(f"worker {pid} {'ended' if ended else 'was asked to end and has not yet'}\n")
+    return 0 if ended else 1
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from mcp_server import demo
+
+    return demo.main(quick=options.quick, as_json=options.json)
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from mcp_server import measure_command
+
+    return measure_command.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
