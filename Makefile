@@ -1,5 +1,7 @@
 # Everything is set up on first use: a virtual environment in .venv, and for the tests a folder of wheels in .wheelhouse.
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p && break; done)
+# Tried by running, for a version manager may have a command of that name that only says which versions it lacks.
+PYTHON ?= $(or $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done),python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
