@@ -8,7 +8,6 @@ import tarfile
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import Path
 
 from rigs.facts import RigFacts
 from rigs.serving import Step
@@ -45,7 +44,7 @@ class PreparePlan:
 
 def plan_prepare(facts: RigFacts, rig_home: str) -> PreparePlan:
     """Say what makes the rig ready for our modules; pure, but for reading our own files."""
-    lock = _lock()
+    lock = files("rigs").joinpath("rig-requirements.lock").read_bytes()
     archive = _archive()
     lock_key = hashlib.sha256(lock).hexdigest()[:12]
     source_key = hashlib.sha256(archive).hexdigest()[:12]
@@ -85,14 +84,6 @@ _UNPACK = """\
 [ -f "$2/.ready" ] && exit 0
 rm -rf "$2.part" "$2" && mkdir -p "$2.part" && tar -xf "$1" -C "$2.part" && : >"$2.part/.ready" && mv "$2.part" "$2"
 """
-
-
-def _lock() -> bytes:
-    packaged = files("rigs").joinpath("rig-requirements.lock")
-    if packaged.is_file():
-        return packaged.read_bytes()
-    # A checkout: the file lies at the top, and the wheel takes it from there.
-    return (Path(__file__).parent.parent / "rig-requirements.lock").read_bytes()
 
 
 def _archive() -> bytes:
