@@ -1,0 +1,25 @@
+"""What can go wrong while measuring, split by who must act.
+
+RigsError
+  + EvalError             the measurement cannot go on; the message says what to do
+      + EndpointGoneError     nothing answers any more: look at the engine, then the same unit may be resumed
+      + WorkloadError         what was asked for cannot be sent or measured: change the unit
+
+A failed *request* is none of these: it is a `RequestRecord` with status `failed`, counted in the report.
+"""
+
+from __future__ import annotations
+
+from rigs.errors import RigsError
+
+
+class EvalError(RigsError):
+    """The measurement, or a question asked on its behalf, failed as a whole."""
+
+
+class EndpointGoneError(EvalError):
+    """The endpoint cannot be reached or does not answer in time; everything recorded so far stands."""
+
+
+class WorkloadError(EvalError):
+    """The unit asks for something that cannot be sent or measured."""

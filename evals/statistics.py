@@ -1,0 +1,41 @@
+"""Summaries of samples. Each has one definition here, so that no two reports can mean different things by a p99."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below which `share` (0 to 1) of the samples lie, by linear interpolation between neighbours.
+
+    `ordered` is sorted and not empty.
+    """
+    at = share * (len(ordered) - 1)
+    below = math.floor(at)
+    above = min(below + 1, len(ordered) - 1)
+    # Not a*(1-t) + b*t: that can leave the range of its ends by a rounding error.
+    return ordered[below] + (ordered[above] - ordered[below]) * (at - below)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def median(values: Sequence[float]) -> float | None:
+    return percentile(sorted(values), 0.5) if values else None
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """None for no values and where one is not above 0: a speed of nothing has no logarithm."""
+    if not values or min(values) <= 0:
+        return None
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+
+
+def relative_spread(values: Sequence[float]) -> float | None:
+    """(largest - smallest) / mean; None below two values, which cannot spread."""
+    middle = mean(values)
+    if len(values) < 2 or not middle:
+        return None
+    return (max(values) - min(values)) / middle
