@@ -1,4 +1,4 @@
-"""The command `rigbench`. Without arguments it serves MCP over stdio; on a terminal it says how to add it to a client."""
+"""The command `rigbench`: without arguments MCP over stdio; on a terminal it says how to add it to a client."""
 
 from __future__ import annotations
 

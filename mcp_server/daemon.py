@@ -93,14 +93,16 @@ def start_worker(config: Config) -> None:
     path = config.worker_folder / "log"
     _rotate(path)
     with path.open("ab") as file:
-        subprocess.Popen(
-            [sys.executable, "-m", "mcp_server.daemon"],
+        # By way of a shell that ends at once: the worker is then nobody's child here, and leaves no zombie.
+        subprocess.run(
+            ["sh", "-c", '"$@" &', "sh", sys.executable, "-m", "mcp_server.daemon"],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
             start_new_session=True,
             cwd="/",
             env={**os.environ, "RIGBENCH_HOME": str(config.home)},
+            check=True,
         )
 
 

@@ -82,8 +82,8 @@ class Session:
         self.progress.update(self.bar, description=words, completed=0, total=None, detail="")
         job = await self.call(tool, **arguments)
 
-        async def tell(done: float, total: float | None, message: str | None) -> None:
-            self.progress.update(self.bar, completed=int(done), total=total, detail=message or "")
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            self.progress.update(self.bar, completed=int(progress), total=total, detail=message or "")
 
         while job["status"] in ("queued", "running"):
             waited = await self.client.call_tool("wait_for_job", {"job_id": job["job_id"]}, progress_callback=tell)

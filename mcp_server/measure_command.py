@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evals.__main__ import describe, loop_factory
+from evals.__main__ import describe
 from evals.cells import key_of
 from evals.journal import SPEC, read_spec
+from evals.load import loop_factory
 from evals.report import Cell, Report
 from evals.runner import run_unit
 from evals.spec import Shape, SpeedWork, SweepWork, UnitSpec

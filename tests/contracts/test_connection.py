@@ -20,7 +20,7 @@ HOSTILE = [
     "'; touch pwned; '",
     "*",
     "\\",
-    "é–ü",
+    "éßü",
     "-n",
     "new\nline",
     '"',

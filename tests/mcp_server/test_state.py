@@ -109,8 +109,8 @@ def test_events_keep_their_order(state: State) -> None:
 
 
 def test_many_processes_may_open_a_new_state_at_once(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from mcp_server.state import State; State(Path({str(tmp_path / 'state.db')!r})).add_job('probe', None, {{}})"
-    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    code = "import sys, pathlib, mcp_server.state as s; s.State(pathlib.Path(sys.argv[1])).add_job('probe', None, {})"
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "state.db")]) for _ in range(4)]
     assert [process.wait() for process in processes] == [0] * 4
     state = State(tmp_path / "state.db")
     assert len(state.jobs()) == 4

@@ -29,6 +29,7 @@ async def job(tmp_path: Path) -> AsyncIterator[RemoteJob]:
 
 
 async def until(job: RemoteJob, status: str, tries: int = 400) -> JobState:
+    state = await job.poll()
     for _ in range(tries):
         state = await job.poll()
         if state.status == status:
