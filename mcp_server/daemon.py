@@ -129,7 +129,7 @@ def wait_until_ended(config: Config, timeout_s: float) -> bool:
 def held_lock(config: Config, tries: int) -> Generator[bool]:
     """Hold the lock for the life of a worker; False where another worker keeps it."""
     with (config.worker_folder / "lock").open("a+") as file:
-        held = _try_lock(file.fileno(), tries)
+        held = _try_lock(config, file.fileno(), tries)
         if held:
             file.truncate(0)
             file.write(str(os.getpid()))
@@ -137,14 +137,16 @@ def held_lock(config: Config, tries: int) -> Generator[bool]:
         yield held
 
 
-def _try_lock(descriptor: int, tries: int) -> bool:
+def _try_lock(config: Config, descriptor: int, tries: int) -> bool:
     for attempt in range(tries):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             # Somebody only looking holds it for an instant; an older worker that was asked to end, a little longer.
-            if attempt < tries - 1:
-                time.sleep(0.1)
+            found = ready(config)
+            if attempt == tries - 1 or (found is not None and not _is_older(found)):
+                return False
+            time.sleep(0.1)
         else:
             return True
     return False

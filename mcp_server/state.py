@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -186,22 +186,25 @@ class State:
         event.listen(self._engine, "connect", _on_connect)
         event.listen(self._engine, "begin", _on_begin)
         self._reader = self._engine.execution_options(write=False)
-        try:
-            self._migrate()
-        except exc.DatabaseError as error:
-            raise StateError(
-                f"The state file {database} cannot be read: {error.orig}. "
-                "Move it away to start anew; reports stay in the folder runs beside it."
-            ) from error
+        self._database = database
+        self._migrate()
         if os.stat(database).st_mode & 0o077:  # noqa: PTH116 - one call
             database.chmod(0o600)
 
     def close(self) -> None:
         self._engine.dispose()
 
-    def _reading(self) -> AbstractContextManager[sa.Connection]:
+    @contextmanager
+    def _reading(self) -> Generator[sa.Connection]:
         """Open a read that never waits for a writer."""
-        return self._reader.connect()
+        with _translated(self._database), self._reader.connect() as db:
+            yield db
+
+    @contextmanager
+    def _writing(self) -> Generator[sa.Connection]:
+        """Open a transaction that is written whole or not at all."""
+        with _translated(self._database), self._engine.begin() as db:
+            yield db
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -209,7 +212,7 @@ class State:
         """Queue a job; the worker finds it. Returns its id, short enough to be said."""
         job_id = f"{kind}-{secrets.token_hex(3)}"
         row = {"job_id": job_id, "kind": kind, "rig": rig, "args": json.dumps(dict(args)), "status": JobStatus.QUEUED}
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_jobs.insert().values(**row, created_at=utc_now()))
         return job_id
 
@@ -244,7 +247,7 @@ class State:
             if db.execute(queued.limit(1)).first() is None:
                 return []
         taken: list[Job] = []
-        with self._engine.begin() as db:
+        with self._writing() as db:
             lanes: set[str] = {str(rig) for rig in db.execute(busy).scalars()}
             for row in db.execute(queued).mappings().all():
                 rig: str | None = row["rig"]
@@ -265,18 +268,18 @@ class State:
         """Tell how far a job is; counts that are not given stay."""
         values: dict[str, object] = {"detail": detail[:500]}
         values |= {name: count for name, count in (("done", done), ("total", total)) if count is not None}
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_jobs.update().where(_jobs.c.job_id == job_id).values(**values))
 
     def set_result(self, job_id: str, result: dict[str, Any]) -> None:
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_jobs.update().where(_jobs.c.job_id == job_id).values(result=json.dumps(result)))
 
     def finish_job(self, job_id: str, status: JobStatus, *, error: str | None = None) -> None:
         """Set the final status; a job that is finished stays as it is."""
         values = {"status": status, "error": error, "finished_at": utc_now()}
         unfinished = _jobs.c.status.in_([JobStatus.QUEUED, JobStatus.RUNNING])
-        with self._engine.begin() as db:
+        with self._writing() as db:
             row = db.execute(
                 _jobs.update().where(_jobs.c.job_id == job_id, unfinished).values(**values).returning(_jobs.c.rig)
             ).first()
@@ -285,7 +288,7 @@ class State:
 
     def request_cancel(self, job_id: str) -> Job:
         """End a queued job at once; ask a running one to end. A finished job stays as it is."""
-        with self._engine.begin() as db:
+        with self._writing() as db:
             queued = (_jobs.c.job_id == job_id) & (_jobs.c.status == JobStatus.QUEUED)
             ended = {"status": JobStatus.CANCELLED, "cancel_requested": True, "finished_at": utc_now()}
             db.execute(_jobs.update().where(queued).values(**ended))
@@ -299,7 +302,7 @@ class State:
             return bool(db.execute(query).scalar())
 
     def add_event(self, job_id: str, message: str) -> None:
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_events.insert().values(job_id=job_id, at=utc_now(), message=message[:4000]))
 
     def events(self, job_id: str) -> list[Event]:
@@ -314,7 +317,7 @@ class State:
         values = rig.model_dump(include={"name", "kind", "rig_home", "python", "attached_at", "used_at"})
         values["facts"] = rig.facts.model_dump_json()
         values["served"] = rig.served.model_dump_json() if rig.served else None
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_rigs.delete().where(_rigs.c.name == rig.name))
             db.execute(_rigs.insert().values(**values))
 
@@ -337,18 +340,18 @@ class State:
 
     def set_served(self, rig: str, served: ServedEngine | None) -> None:
         text = served.model_dump_json() if served else None
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_rigs.update().where(_rigs.c.name == rig).values(served=text, used_at=utc_now()))
 
     def remove_rig(self, name: str) -> None:
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_rigs.delete().where(_rigs.c.name == name))
 
     # --- units and pins ---------------------------------------------------------------------------------------------
 
     def put_unit(self, unit: Unit) -> None:
         """Insert, or replace what is known of it."""
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_units.delete().where(_units.c.unit_id == unit.unit_id))
             db.execute(_units.insert().values(**unit.model_dump()))
 
@@ -378,13 +381,13 @@ class State:
     def set_pin(self, checkpoint: str, sha256: str) -> None:
         """Pin once; a later hash never replaces it."""
         row = {"checkpoint": checkpoint, "sha256": sha256, "pinned_at": utc_now()}
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_pins.insert().prefix_with("OR IGNORE").values(**row))
 
     # --- schema -----------------------------------------------------------------------------------------------------
 
     def _migrate(self) -> None:
-        with self._engine.begin() as db:
+        with self._writing() as db:
             _metadata.create_all(db)
             db.execute(_meta.insert().prefix_with("OR IGNORE").values(key="schema", value=str(SCHEMA_VERSION)))
             found = int(db.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema")).scalar() or 0)
@@ -401,6 +404,21 @@ class State:
 
 _MIGRATIONS: Sequence[Sequence[str]] = ()
 """Statements from version n + 1 to n + 2, at index n; forward only."""
+
+
+@contextmanager
+def _translated(database: Path) -> Generator[None]:
+    try:
+        yield
+    except exc.OperationalError as error:
+        raise StateError(
+            f"The state file {database} cannot be used: {error.orig}. See that its disk has space and is writable."
+        ) from error
+    except exc.DatabaseError as error:
+        raise StateError(
+            f"The state file {database} cannot be read: {error.orig}. "
+            "Move it away to start anew; reports stay in the folder runs beside it."
+        ) from error
 
 
 def _on_connect(connection: Any, _: object) -> None:

@@ -18,7 +18,7 @@ from dbos import DBOS, SetWorkflowID
 
 from mcp_server import daemon
 from mcp_server.config import Config
-from mcp_server.state import SCHEMA_VERSION, JobStatus, State, utc_now
+from mcp_server.state import SCHEMA_VERSION, JobStatus, State, StateError, utc_now
 from mcp_server.version import VERSION
 from mcp_server.workflows.context import WorkerContext, install
 from mcp_server.workflows.run import run_job
@@ -45,14 +45,19 @@ class Worker:
         """Take jobs until stopped or idle for too long."""
         housekept = 0.0
         while not self.stop.wait(POLL_S):
-            self.dispatch()
-            if time.monotonic() - housekept > HOUSEKEEPING_S:
-                housekept = time.monotonic()
-                self.close_abandoned()
-                self.stop_idle_engines(datetime.now(UTC))
-                if self.is_idle():
-                    logger.info("Nothing to do for %s minutes: ending", self.config.worker_idle_min)
-                    return
+            try:
+                self.dispatch()
+                if time.monotonic() - housekept > HOUSEKEEPING_S:
+                    housekept = time.monotonic()
+                    self.close_abandoned()
+                    self.stop_idle_engines(datetime.now(UTC))
+            except StateError:
+                # A full disk, most likely. What runs goes on; new jobs wait until it can be written that they began.
+                logger.exception("The state cannot be used")
+                self.stop.wait(HOUSEKEEPING_S)
+            if self.is_idle():
+                logger.info("Nothing to do for %s minutes: ending", self.config.worker_idle_min)
+                return
 
     def recover(self) -> None:
         """Start what is marked as running: a job that a dead worker had begun goes on, any other begins."""

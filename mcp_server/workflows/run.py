@@ -9,6 +9,7 @@ Never cancel a workflow through the workflow engine: that would skip its clean-u
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -60,17 +61,10 @@ async def run_step(job_id: str, number: int) -> bool:
         running.say("cancelled")
         running.state.finish_job(job_id, JobStatus.CANCELLED, error="Cancelled as asked.")
         return False
-    except RigsError as error:
-        running.say(f"failed: {error}")
-        running.state.finish_job(job_id, JobStatus.FAILED, error=str(error))
-        return False
-    except Exception as error:  # the one place around a step: a fault of ours ends this job, not the worker
-        log.exception("The step %s of the job %s failed by a fault of rigbench", number, job_id)
-        running.state.finish_job(
-            job_id,
-            JobStatus.FAILED,
-            error=f"A fault in rigbench ({type(error).__name__}: {str(error)[:300]}). The worker's log has details.",
-        )
+    except Exception as error:  # the one place around a step: whatever it was ends this job, and not the worker
+        words = in_words(error)
+        running.say(f"failed: {words}")
+        running.state.finish_job(job_id, JobStatus.FAILED, error=words)
         return False
     if result is not None:
         running.state.set_result(job_id, result)
@@ -80,3 +74,13 @@ async def run_step(job_id: str, number: int) -> bool:
 @DBOS.step()
 async def finish(job_id: str) -> None:
     RunningJob(job_id).state.finish_job(job_id, JobStatus.DONE)
+
+
+def in_words(error: Exception) -> str:
+    """Say what ended a job. A fault of ours goes to the log as well, with its traceback."""
+    if isinstance(error, RigsError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"The disk of this machine is full ({error.filename}). What was recorded is kept: free some, go on."
+    log.error("A fault of rigbench", exc_info=error)
+    return f"A fault in rigbench ({type(error).__name__}: {str(error)[:300]}). The worker's log has the details."

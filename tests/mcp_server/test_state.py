@@ -132,3 +132,26 @@ def test_a_newer_schema_is_refused_and_a_damaged_file_named(tmp_path: Path) -> N
 def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
     State(tmp_path / "state.db").close()
     assert (tmp_path / "state.db").stat().st_mode & 0o077 == 0
+
+
+def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path: Path) -> None:
+    """The limit on the size of files stands for the disk: the same error reaches SQLite."""
+    program = """
+import pathlib, resource, sys
+from mcp_server.state import State, StateError
+state = State(pathlib.Path(sys.argv[1]))
+state.add_job("probe", None, {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    for _ in range(1000):
+        state.add_event("job", "x" * 4000)
+except StateError as error:
+    print(error)
+"""
+    database = tmp_path / "state.db"
+    process = subprocess.run([sys.executable, "-c", program, str(database)], capture_output=True, text=True, check=True)
+    assert "See that its disk has space and is writable." in process.stdout
+    state = State(database)
+    assert len(state.jobs()) == 1
+    assert state.events("job")
+    state.close()
