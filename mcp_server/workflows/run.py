@@ -61,7 +61,7 @@ async def run_step(job_id: str, number: int) -> bool:
         running.say("cancelled")
         running.state.finish_job(job_id, JobStatus.CANCELLED, error="Cancelled as asked.")
         return False
-    except Exception as error:  # the one place around a step: whatever it was ends this job, and not the worker
+    except Exception as error:  # noqa: BLE001 - the one place around a step: it ends this job, and not the worker
         words = in_words(error)
         running.say(f"failed: {words}")
         running.state.finish_job(job_id, JobStatus.FAILED, error=words)
