@@ -11,7 +11,8 @@ from mcp.server.mcpserver import Context
 
 from mcp_server import daemon
 from mcp_server.config import Config
-from mcp_server.state import Job, State
+from mcp_server.rows import Job
+from mcp_server.state import State
 
 QUICK_S = 0.8
 """How long a call waits for a job that is usually done at once."""

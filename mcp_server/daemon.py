@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_server import log
 from mcp_server.config import Config, load
+from mcp_server.rows import utc_now
 from mcp_server.state import SCHEMA_VERSION
 from mcp_server.version import VERSION
 
@@ -163,7 +164,14 @@ def main() -> int:
             return 0
         from mcp_server.worker import serve
 
-        return serve(config)
+        return serve(config, lambda: _write_ready(config))
+
+
+def _write_ready(config: Config) -> None:
+    found = Ready(pid=os.getpid(), version=VERSION, schema_version=SCHEMA_VERSION, started_at=utc_now())
+    path = config.worker_folder / "ready"
+    path.with_suffix(".part").write_text(found.model_dump_json(), encoding="utf-8")
+    path.with_suffix(".part").replace(path)
 
 
 def _is_older(found: Ready) -> bool:

@@ -11,7 +11,7 @@ from evals.render import csv, markdown
 from evals.report import Cell, Report
 from evals.spec import UnitSpec
 from evals.summary import build_report
-from mcp_server.state import Unit
+from mcp_server.rows import Unit
 from rigs.errors import RigsError, UsageError
 
 FORMATS = {"markdown": ("md", markdown.render), "csv": ("csv", csv.render)}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-from mcp_server.state import Job, JobStatus, RigRow
+from mcp_server.rows import Job, JobStatus, RigRow
 
 FinalStatus = Literal["queued", "running", "done", "failed", "cancelled"]
 

@@ -11,14 +11,15 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from dbos import DBOS, SetWorkflowID
 
-from mcp_server import daemon
 from mcp_server.config import Config
-from mcp_server.state import SCHEMA_VERSION, JobStatus, State, StateError, utc_now
+from mcp_server.rows import JobStatus
+from mcp_server.state import State, StateError
 from mcp_server.version import VERSION
 from mcp_server.workflows.context import WorkerContext, install
 from mcp_server.workflows.run import run_job
@@ -102,7 +103,7 @@ def start(job_id: str) -> None:
         DBOS.start_workflow(run_job, job_id)
 
 
-def serve(config: Config) -> int:
+def serve(config: Config, on_ready: Callable[[], None]) -> int:
     """Run jobs until stopped or idle; the caller holds the worker's lock."""
     state = State(config.database)
     install(WorkerContext(config=config, state=state))
@@ -124,15 +125,9 @@ def serve(config: Config) -> int:
     )
     DBOS.launch()
     worker.recover()
-    ready = daemon.Ready(pid=os.getpid(), version=VERSION, schema_version=SCHEMA_VERSION, started_at=utc_now())
-    path = config.worker_folder / "ready"
-    path.with_suffix(".part").write_text(ready.model_dump_json(), encoding="utf-8")
-    path.with_suffix(".part").replace(path)
+    on_ready()
     logger.info("Ready: rigbench %s, process %s", VERSION, os.getpid())
-    try:
-        worker.run()
-    finally:
-        path.unlink(missing_ok=True)
+    worker.run()
     logger.info("Ending")
     # At once, as if killed: the running jobs are durable, and waiting for them could take hours.
     logging.shutdown()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.config import Config
-from mcp_server.state import Job, RigRow, State
+from mcp_server.rows import Job, RigRow
+from mcp_server.state import State
 from rigs.connection import Connection
 from rigs.errors import RigsError, UsageError
 from rigs.local import LocalConnection

@@ -9,10 +9,11 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from evals.report import Failure, Report
 from evals.spec import UnitSpec, Work
 from evals.workload import plan_cells
-from mcp_server.state import RigRow, Unit, utc_now
+from mcp_server.rows import RigRow, Unit, utc_now
 from mcp_server.version import VERSION
 from mcp_server.workflows.context import JobCancelled, RunningJob, connect
-from mcp_server.workflows.engine import engine_is_alive, prepare, why_it_ended
+from mcp_server.workflows.engine import engine_is_alive, why_it_ended
+from mcp_server.workflows.install import prepare
 from rigs.connection import Connection
 from rigs.errors import CommandError, RemoteError, UsageError
 from rigs.remote_job import JobState, RemoteJob

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_server.state import RigRow, utc_now
+from mcp_server.rows import RigRow, utc_now
 from mcp_server.views import rig_view
 from mcp_server.workflows.context import RunningJob, connect
 from mcp_server.workflows.engine import end_engine

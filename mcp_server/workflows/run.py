@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 
 from dbos import DBOS
 
-from mcp_server.state import JobStatus
-from mcp_server.workflows import engine, measure, render, rig
+from mcp_server.rows import JobStatus
+from mcp_server.workflows import engine, install, measure, render, rig
 from mcp_server.workflows.context import JobCancelled, RunningJob
 from rigs.errors import RigsError
 
@@ -28,7 +28,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "attach": (rig.attach,),
     "probe": (rig.look,),
     "detach": (rig.detach,),
-    "build": (engine.build,),
+    "build": (install.build,),
     "serve": (engine.serve,),
     "stop": (engine.stop,),
     "render": (render.render_report,),

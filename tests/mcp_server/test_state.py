@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.state import JobStatus, RigRow, State, StateError, utc_now
+from mcp_server.rows import JobStatus, RigRow, utc_now
+from mcp_server.state import State, StateError
 from rigs.errors import UnknownNameError
 from rigs.facts import RigFacts
 

@@ -8,8 +8,9 @@ import pytest
 
 from mcp_server import daemon
 from mcp_server.config import Config
+from mcp_server.rows import RigRow, ServedEngine, utc_now
 from mcp_server.server import TOOLS, create_server
-from mcp_server.state import RigRow, ServedEngine, State, utc_now
+from mcp_server.state import State
 from rigs.facts import PythonFacts, RigFacts
 from rigs.serving import Arm, Endpoint, LaunchPlan
 from tests.mcp_server.conftest import session

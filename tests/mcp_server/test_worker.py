@@ -18,7 +18,8 @@ import pytest
 
 from mcp_server import daemon
 from mcp_server.config import Config
-from mcp_server.state import JobStatus, State
+from mcp_server.rows import JobStatus
+from mcp_server.state import State
 from mcp_server.worker import Worker
 from tests.mcp_server.conftest import Session, processes, rig_processes, session
 from tests.mcp_server.test_tools import FACTS, put_rig

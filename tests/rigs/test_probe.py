@@ -57,7 +57,7 @@ def test_a_real_machine_without_accelerators_is_read_whole():
         memory_mib=24152,
         memory_available_mib=facts.memory_available_mib,
         disk_free_mib=facts.disk_free_mib,
-        python=PythonFacts(path="/root/.pyenv/versions/3.11.7/bin/python3.11", version="3.11.7"),
+        python=PythonFacts(path="/home/user/.pyenv/versions/3.11.7/bin/python3.11", version="3.11.7"),
         docker="28.2.2",
         cuda_toolkit="13.0.88",
         boot_id="65b782e8-a2a1-4ef2-9f2e-a51a2a9b018e",
@@ -334,3 +334,20 @@ class CutConnection(LocalConnection):
 async def test_an_answer_that_ends_early_is_an_error_and_not_half_a_machine():
     with pytest.raises(CommandError, match="ends early"):
         await probe(CutConnection(), "/x")
+
+
+def test_a_real_h200_is_known_by_its_driver():
+    facts = facts_of("recorded_h200")
+    assert (facts.nvidia_driver, facts.cuda_driver, facts.cuda_toolkit) == ("580.159.04", "13.0", "13.0.88")
+    assert (facts.cpu_count, facts.memory_mib, facts.docker) == (16, 128887, None)
+    assert facts.python == PythonFacts(path="/usr/local/bin/python3.12", version="3.12.3")
+    assert facts.accelerators == (
+        AcceleratorFacts(
+            name="NVIDIA H200",
+            catalogue_name="H200",
+            memory_mib=143771,
+            memory_used_mib=0,
+            architecture="sm_90",
+            uuid="GPU-00000000-0000-0000-0000-000000000000",
+        ),
+    )
