@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from rigs.connection import Connection
 from rigs.errors import CommandError, RemoteError
+from rigs.host_keys import KnownHosts, parse_address
 from rigs.local import LocalConnection
+from rigs.ssh import SshConnection
+from tests.sshd import Sshd
 
 HOSTILE = [
     "a b",
@@ -28,9 +32,38 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(params=["local"])
-def connection(request: pytest.FixtureRequest) -> Connection:
-    return LocalConnection()
+SHELLS = {
+    "ssh": None,
+    "ssh, a shell that talks": "/bin/sh",
+    "ssh, fish": "/usr/bin/fish",
+    "ssh, tcsh": "/usr/bin/tcsh",
+    "ssh, busybox": "/bin/busybox sh",
+}
+
+
+@pytest.fixture(scope="module", params=["local", *SHELLS])
+def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd | None]:
+    """None: this machine; else the sshd in front of it."""
+    if request.param == "local":
+        yield None
+        return
+    shell = SHELLS[request.param]
+    if shell and not Path(shell.split()[0]).exists():
+        pytest.skip(f"{shell} is not installed")
+    talk = "Welcome to \\$HOME! 42% off `today`\n" if shell else ""
+    with Sshd(tmp_path_factory.mktemp("sshd"), shell_output=talk, force_shell=shell) as sshd:
+        yield sshd
+
+
+@pytest.fixture
+async def connection(way: Sshd | None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Connection]:
+    if way is None:
+        yield LocalConnection()
+        return
+    address = parse_address(way.address, key=str(way.key), fingerprint=way.fingerprint)
+    connection = SshConnection(address, KnownHosts(tmp_path_factory.mktemp("known") / "known_hosts"))
+    yield connection
+    await connection.close()
 
 
 async def test_words_arrive_as_they_are(connection: Connection) -> None:
