@@ -98,15 +98,15 @@ class SshConnection:
         if not finished:
             self._end_group(pid)
             raise CommandError(argv, None, f"It took longer than {timeout_s:g} s and was ended.")
+        exit_code = channel.recv_exit_status()
+        if exit_code == -1:
+            raise UnreachableError(f"The connection to {self._address} broke while a command was under way.")
         if pid is None:
             said = (bytes(exchange.stdout) + bytes(exchange.stderr)).decode("utf-8", "replace").strip()[-300:]
             raise RemoteError(
                 f"The login shell of {self._address} does not run commands; it said {said!r}. "
                 "See that `ssh HOST true` works without a terminal."
             )
-        exit_code = channel.recv_exit_status()
-        if exit_code == -1:
-            raise UnreachableError(f"The connection to {self._address} broke while a command was under way.")
         return CommandResult(argv=argv, exit_code=exit_code, stdout=stdout, stderr=stderr)
 
     def _end_group(self, pid: int | None) -> None:

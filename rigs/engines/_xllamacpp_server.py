@@ -8,6 +8,8 @@ The flags are those of `llama-server`, so that a launch line reads the same for 
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import os
 import signal
 import socket
@@ -76,6 +78,15 @@ def parameters(options: argparse.Namespace) -> object:
     return params
 
 
+def drafts(options: argparse.Namespace) -> bool:
+    """Whether every slot of the running server has its drafter."""
+    connection = http.client.HTTPConnection(options.host, options.port, timeout=60)
+    connection.request("GET", "/slots")
+    slots = json.load(connection.getresponse())
+    connection.close()
+    return all(slot["speculative"] for slot in slots)
+
+
 def main() -> int:
     options = arguments()
     # Before the model is loaded: a taken port is told at once, not after minutes.
@@ -94,6 +105,10 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - whatever the C++ side throws is the end of this process
         print(f"FATAL {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1
+    if options.spec_type and not drafts(options):
+        # llama.cpp goes on without a drafter that it cannot use, and figures would pass for those of another arm.
+        print("FATAL the server runs without the drafter", file=sys.stderr, flush=True)  # noqa: T201
+        os._exit(1)
     print(f"READY {server.listening_address}", flush=True)  # noqa: T201
     stop.wait()
     # Its destructor waits for open streams; the operating system frees all the same.

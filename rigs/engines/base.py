@@ -73,8 +73,15 @@ class Engine(ABC):
             UnsupportedFeatureError: with every reason.
         """
         reasons = self.reasons(facts)
-        if spec.drafter and spec.drafter.method not in self.draft_methods:
-            known = ", ".join(sorted(self.draft_methods)) or "none"
-            reasons.append(f"it has no drafter of the kind {spec.drafter.method!r} (it has: {known})")
+        if spec.engine != self.name:
+            reasons.append(f"the spec is for the engine {spec.engine!r}")
+        if drafter := spec.drafter:
+            if drafter.method not in self.draft_methods:
+                known = ", ".join(sorted(self.draft_methods)) or "none"
+                reasons.append(f"it has no drafter of the kind {drafter.method!r} (it has: {known})")
+            if drafter.method == "draft" and drafter.model is None:
+                reasons.append("a drafter of the kind 'draft' needs a model")
+            if drafter.method == "ngram" and drafter.model is not None:
+                reasons.append("a drafter of the kind 'ngram' has no model")
         if reasons:
             raise UnsupportedFeatureError(f"{self.title} cannot serve this: {'; '.join(reasons)}.")

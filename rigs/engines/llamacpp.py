@@ -35,21 +35,23 @@ NGRAM_LOOKUP_TOKENS = 3
 
 FAILURES = {
     r"couldn't bind HTTP server socket": "the port is in use",
+    r"(?i)failed to allocate|insufficient memory|out of memory|bad_alloc|cannot allocate memory": (
+        "not enough memory for model and cache"
+    ),
+    r"(?i)illegal instruction": "the CPU lacks an instruction of this build",
+    # The drafter's before the model's: what is wrong with a drafter's file is logged in the words of any model's.
+    r"(?i)vocab.*(not compatible|must (closely )?match)": "the drafter's vocabulary is not the model's",
+    r"failed to create MTP context": "there are no MTP layers, neither in the model nor in a drafter",
+    r"failed to load draft model": "the drafter cannot be loaded",
+    r"failed to initialize speculative|speculative decoding not supported": "the drafter does not work with this model",
     r"invalid magic characters": "the model file is no GGUF file",
     r"tensor '.*' data is not within the file bounds": "the model file is truncated or damaged",
     r"failed to open GGUF file": "the model file cannot be opened",
     r"unknown model architecture": "this llama.cpp does not know the model's architecture",
-    r"(?i)failed to allocate|out of memory|bad_alloc|cannot allocate memory": "not enough memory for model and cache",
-    r"(?i)illegal instruction": "the CPU lacks an instruction of this build",
-    r"(?i)(vocab|tokenizer).*(mismatch|not compatible|incompatible)": "the drafter's vocabulary is not the model's",
-    r"failed to load draft model": "the drafter cannot be loaded",
     r"failed to load model": "the model cannot be loaded",
     r"FATAL ": "the server gave up at its start",
 }
-WARNINGS = {
-    r"slot context exceeds training context": "the context asked for is longer than the model was trained for: capped",
-    r"the target context does not support (partial|speculative)": "the model's cache does not support this drafter",
-}
+"""The most specific first: a log of one failure matches several."""
 
 
 class Plugin(Engine):
@@ -118,7 +120,11 @@ class Plugin(Engine):
             ready_timeout_s=300.0,
             runs_on="cpu",
             failure_lines=FAILURES,
-            warning_lines=WARNINGS,
+            warning_lines={
+                rf"exceeds the training context of the model \({_below(spec.context_tokens)}\)": (
+                    "the context asked for is longer than the model was trained for: capped"
+                )
+            },
         )
 
     def request_fields(self) -> RequestFields:
@@ -136,10 +142,11 @@ class Plugin(Engine):
 
     def parse_version(self, output: str) -> str:
         match = re.search(r"\b\d{4}\.\d+\.(\d+)\b", output)
-        return f"b{match[1]}" if match else output.strip()[:80] or "unknown"
+        return f"b{match[1]}" if match else " ".join(output.split())[:80] or "unknown"
 
     def parse_metrics(self, exposition: str) -> EngineMetrics:
-        counters = dict(re.findall(r"^llamacpp:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", exposition, re.MULTILINE))
+        number = r"[0-9]{1,40}(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?"
+        counters = dict(re.findall(rf"^llamacpp:(\w+)(?:\{{[^}}]*\}})? ({number})$", exposition, re.MULTILINE))
 
         def count(name: str) -> int | None:
             return int(float(counters[name])) if name in counters else None
@@ -175,3 +182,19 @@ class Plugin(Engine):
             names = ", ".join(accelerator.name for accelerator in facts.accelerators)
             return [f"the wheel is a CPU build: {names} stays idle, and the report names the CPU"]
         return []
+
+
+def _below(limit: int) -> str:
+    """Match the whole numbers below a limit.
+
+    The line compares the training context with the room of all slots together, which is no news: only a training
+    context below what one request may have is.
+    """
+    digits = str(limit)
+    shorter = [rf"\d{{1,{len(digits) - 1}}}"] if len(digits) > 1 else []
+    smaller = [
+        rf"{digits[:place]}[0-{int(digit) - 1}]\d{{{len(digits) - place - 1}}}"
+        for place, digit in enumerate(digits)
+        if digit != "0"
+    ]
+    return f"(?:{'|'.join(shorter + smaller)})"

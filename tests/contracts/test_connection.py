@@ -87,8 +87,8 @@ async def test_a_program_that_does_not_exist_is_127(connection: Connection) -> N
 
 async def test_a_command_over_its_time_is_ended_with_its_children(connection: Connection, tmp_path: Path) -> None:
     script = f"sleep 300 & echo $! > {tmp_path}/child; wait"
-    with pytest.raises(CommandError, match="longer than 0.5 s"):
-        await connection.run(["sh", "-c", script], timeout_s=0.5)
+    with pytest.raises(CommandError, match="longer than 4 s"):
+        await connection.run(["sh", "-c", script], timeout_s=4)
     child = int((tmp_path / "child").read_text())
     for _ in range(100):
         if not _runs(child):

@@ -115,7 +115,7 @@ class Session:
     async def do(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """A job that must end well."""
         job = await self.finish(await self.call(tool, **arguments))
-        assert job["status"] == "done", job
+        assert job["status"] == "done", f"{job['error']} {job['detail']}"
         return job
 
     async def finish_or_error(self, tool: str, **arguments: Any) -> str:

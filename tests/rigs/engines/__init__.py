@@ -1,0 +1,1 @@
+"""Engines: one test file each, found by its name."""
