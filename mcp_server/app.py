@@ -26,10 +26,10 @@ class App:
 
     def submit(self, kind: str, rig: str | None, args: Mapping[str, Any], *, quick: bool = False) -> Job:
         """Queue a job and see that a worker lives; waits a moment for a quick one, never for the worker itself."""
+        deadline = time.monotonic() + QUICK_S
         job_id = self.state.add_job(kind, rig, args)
         daemon.ensure_worker(self.config)
         job = self.state.job(job_id)
-        deadline = time.monotonic() + QUICK_S
         while quick and not job.status.is_finished and time.monotonic() < deadline:
             time.sleep(QUICK_POLL_S)
             job = self.state.job(job_id)

@@ -36,6 +36,11 @@ class Config:
     def runs(self) -> Path:
         return self.home / "runs"
 
+    @property
+    def known_hosts(self) -> Path:
+        """Host keys that a fingerprint of the user's confirmed."""
+        return self.home / "keys" / "known_hosts"
+
     def make_folders(self) -> None:
         """Create the state directory for this user only; leaves what is there."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -104,7 +104,9 @@ def slim_output(schema: Any) -> Any:
         choices = node.get("anyOf")
         if isinstance(choices, list) and {"type": "null"} in choices:
             rest = [choice for choice in choices if choice != {"type": "null"}]  # pyright: ignore[reportUnknownVariableType] - any JSON
-            if len(rest) == 1 and isinstance(rest[0].get("type"), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType] - any JSON
+            # A choice of words would have to name null among them; it keeps the long form.
+            named = any("enum" in choice or "const" in choice for choice in rest)  # pyright: ignore[reportUnknownVariableType] - any JSON
+            if len(rest) == 1 and not named and isinstance(rest[0].get("type"), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType] - any JSON
                 del node["anyOf"]
                 node = {**node, **rest[0], "type": [rest[0]["type"], "null"]}
         return node

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pydantic import Field, JsonValue
 
 from rigs.facts import Border, RigFacts
+from rigs.host_keys import SshAddress
 from rigs.serving import Arm, Endpoint, LaunchPlan
 
 
@@ -56,7 +57,9 @@ class ServedEngine(Border):
 class RigRow(Border):
     name: str
     kind: str
-    """`local`; others come with their connections."""
+    """`local` or `ssh`."""
+    address: SshAddress | None = None
+    """The way to an `ssh` rig."""
     rig_home: str
     """Absolute, on the rig."""
     python: str | None

@@ -21,8 +21,9 @@ from sqlalchemy import event, exc
 from mcp_server.rows import Event, Job, JobStatus, RigRow, ServedEngine, Unit, utc_now
 from rigs.errors import RigsError, UnknownNameError
 from rigs.facts import RigFacts
+from rigs.host_keys import SshAddress
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _metadata = sa.MetaData()
 _meta = sa.Table("meta", _metadata, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text))
@@ -31,6 +32,7 @@ _rigs = sa.Table(
     _metadata,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("address", sa.Text),
     sa.Column("rig_home", sa.Text, nullable=False),
     sa.Column("python", sa.Text),
     sa.Column("facts", sa.Text, nullable=False),
@@ -234,6 +236,7 @@ class State:
     def put_rig(self, rig: RigRow) -> None:
         """Insert or replace."""
         values = rig.model_dump(include={"name", "kind", "rig_home", "python", "attached_at", "used_at"})
+        values["address"] = rig.address.model_dump_json() if rig.address else None
         values["facts"] = rig.facts.model_dump_json()
         values["served"] = rig.served.model_dump_json() if rig.served else None
         with self._writing() as db:
@@ -307,6 +310,7 @@ class State:
 
     def _migrate(self) -> None:
         with self._writing() as db:
+            fresh = not sa.inspect(db).has_table("meta")
             _metadata.create_all(db)
             db.execute(_meta.insert().prefix_with("OR IGNORE").values(key="schema", value=str(SCHEMA_VERSION)))
             found = int(db.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema")).scalar() or 0)
@@ -315,13 +319,13 @@ class State:
                     f"The state was made by a newer rigbench (schema {found}, this one knows {SCHEMA_VERSION}). "
                     "Upgrade rigbench, or set RIGBENCH_HOME to another folder."
                 )
-            for step in _MIGRATIONS[found - 1 :]:
+            for step in () if fresh else _MIGRATIONS[found - 1 :]:
                 for statement in step:
                     db.execute(sa.text(statement))
             db.execute(_meta.update().where(_meta.c.key == "schema").values(value=str(SCHEMA_VERSION)))
 
 
-_MIGRATIONS: Sequence[Sequence[str]] = ()
+_MIGRATIONS: Sequence[Sequence[str]] = (("ALTER TABLE rigs ADD COLUMN address TEXT",),)
 """Statements from version n + 1 to n + 2, at index n; forward only."""
 
 
@@ -363,6 +367,7 @@ def _job(row: sa.RowMapping) -> Job:
 
 def _rig(row: sa.RowMapping) -> RigRow:
     values = dict(row)
+    values["address"] = SshAddress.model_validate_json(values["address"]) if values["address"] else None
     values["facts"] = RigFacts.model_validate_json(values["facts"])
     values["served"] = ServedEngine.model_validate_json(values["served"]) if values["served"] else None
     return RigRow.model_validate(values)

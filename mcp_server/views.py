@@ -99,6 +99,7 @@ class ServedView(BaseModel):
 class RigView(BaseModel):
     name: str
     kind: str
+    address: str | None
     rig_home: str
     accelerators: list[AcceleratorView]
     cpu_model: str | None
@@ -131,6 +132,7 @@ def rig_view(rig: RigRow) -> RigView:
     return RigView(
         name=rig.name,
         kind=rig.kind,
+        address=str(rig.address) if rig.address else None,
         rig_home=rig.rig_home,
         accelerators=[
             AcceleratorView(name=a.name, memory_mib=a.memory_mib, architecture=a.architecture)

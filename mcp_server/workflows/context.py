@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from mcp_server.rows import Job, RigRow
 from mcp_server.state import State
 from rigs.connection import Connection
 from rigs.errors import RigsError, UsageError
+from rigs.host_keys import KnownHosts
 from rigs.local import LocalConnection
 from rigs.remote_job import JobState, RemoteJob
-from rigs.serving import Step
 
 
 class JobCancelled(RigsError):  # noqa: N818 - it is no error, but the answer to a request
@@ -64,6 +64,11 @@ class RunningJob:
         value = self.job.args.get(name)
         return str(value) if value is not None else None
 
+    def connect(self) -> tuple[RigRow, Connection]:
+        """Return the job's rig and the way to it; whoever asks closes it."""
+        rig = self.rig()
+        return rig, connect(rig, self.config)
+
     def say(self, message: str, *, done: int | None = None, total: int | None = None) -> None:
         """Tell the user what happens now; kept as an event."""
         self.state.set_progress(self.job_id, done=done, total=total, detail=message)
@@ -77,15 +82,6 @@ class RunningJob:
         """
         if self.state.cancel_requested(self.job_id):
             raise JobCancelled("Cancelled as asked.")
-
-    def install_env(self) -> dict[str, str]:
-        """Make pip on the rig use the wheelhouse, where there is one, and nothing else."""
-        if self.config.wheelhouse is None:
-            return {}
-        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.config.wheelhouse)}
-
-    def with_install_env(self, steps: Sequence[Step]) -> list[Step]:
-        return [step.model_copy(update={"env": {**self.install_env(), **step.env}}) for step in steps]
 
     async def watch(
         self, remote: RemoteJob, connection: Connection, on_poll: Callable[[], Awaitable[None]] | None = None
@@ -128,12 +124,10 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def connect(rig: RigRow) -> Connection:
-    """Open the way to a rig.
-
-    Raises:
-        UsageError: a kind of rig that this version has no connection for.
-    """
-    if rig.kind == "local":
+def connect(rig: RigRow, config: Config) -> Connection:
+    """Make the way to a rig; an SSH connection is opened by the first command."""
+    if rig.address is None:
         return LocalConnection()
-    raise UsageError(f"The rig {rig.name!r} is of the kind {rig.kind!r}, which this version cannot reach.")
+    from rigs.ssh import SshConnection
+
+    return SshConnection(rig.address, KnownHosts(config.known_hosts, [Path("~/.ssh/known_hosts").expanduser()]))

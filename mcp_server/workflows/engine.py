@@ -30,7 +30,7 @@ async def serve(running: RunningJob) -> dict[str, object]:
     rig = running.rig()
     args = running.job.args
     engine = load_engine(str(args["engine"]))
-    connection = connect(rig)
+    connection = connect(rig, running.config)
     try:
         await _refuse_a_second_engine(running, rig, connection)
         version = await ensure_built(running, rig, connection, engine)
@@ -160,7 +160,7 @@ async def stop(running: RunningJob) -> dict[str, object]:
     if rig.served is None:
         running.say("no engine runs there")
         return {"rig": rig.name, "stopped": None}
-    connection = connect(rig)
+    connection = connect(rig, running.config)
     try:
         await end_engine(running, rig, connection)
     finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from urllib.parse import quote
 
 from mcp_server.rows import RigRow
 from mcp_server.workflows.context import RunningJob, connect
@@ -29,7 +31,7 @@ async def prepare(running: RunningJob, rig: RigRow, connection: Connection) -> R
         running.say("preparing the rig: a virtual environment with the pinned packages")
         for path, content in plan.files.items():
             await connection.put(content, path)
-        await run_steps(running, rig, connection, "prepare", running.with_install_env(plan.steps))
+        await run_steps(running, rig, connection, "prepare", plan.steps)
     return plan.rig_python
 
 
@@ -37,7 +39,7 @@ async def build(running: RunningJob) -> dict[str, object]:
     """Install the pinned version of an engine, unless it is there."""
     rig = running.rig()
     engine = load_engine(str(running.job.args["engine"]))
-    connection = connect(rig)
+    connection = connect(rig, running.config)
     try:
         version = await ensure_built(running, rig, connection, engine)
     finally:
@@ -57,20 +59,22 @@ async def ensure_built(running: RunningJob, rig: RigRow, connection: Connection,
         running.say(f"building {engine.title} {plan.version} ({len(plan.steps)} steps)")
         for path, text in plan.files.items():
             await connection.put(text.encode(), path)
-        await run_steps(running, rig, connection, f"build-{plan.key}", running.with_install_env(plan.steps))
+        await run_steps(running, rig, connection, f"build-{plan.key}", plan.steps)
         version = (await connection.run(plan.version_argv)).check(f"asking {engine.title} for its version")
     found = engine.parse_version(version.text)
     running.say(f"{engine.title} {found} is installed")
     return found
 
 
-async def run_steps(running: RunningJob, rig: RigRow, connection: Connection, name: str, steps: list[Step]) -> None:
+async def run_steps(running: RunningJob, rig: RigRow, connection: Connection, name: str, steps: Sequence[Step]) -> None:
     """Run steps as one detached job of this job, to its end.
 
     Raises:
         RemoteError: a step failed; with the end of its log.
     """
     remote = RemoteJob(connection, f"{rig.rig_home}/jobs/{running.job_id}-{name}")
+    env = await install_env(running, rig, connection)
+    steps = [step.model_copy(update={"env": {**env, **step.env}}) for step in steps]
     await remote.start_or_attach(steps, again_if_lost=True)
     state = await running.watch(remote, connection)
     if state.exit_code == 0:
@@ -80,6 +84,29 @@ async def run_steps(running: RunningJob, rig: RigRow, connection: Connection, na
         raise RemoteError(f"The disk of {rig.name!r} is full: {name} stopped. Free some space, then try again.")
     ended = "was killed" if state.status == "lost" else f"ended with exit code {state.exit_code}"
     raise RemoteError(f"{name} on {rig.name!r} {ended}. The end of its log:\n{log.strip()[-1500:]}")
+
+
+async def install_env(running: RunningJob, rig: RigRow, connection: Connection) -> dict[str, str]:
+    """Make pip on the rig use the wheelhouse, where there is one, and no index.
+
+    Its wheels are brought to a rig that is another machine, those that lie there already, by name and size, excepted.
+    """
+    wheelhouse = running.config.wheelhouse
+    if wheelhouse is None:
+        return {}
+    if rig.address is None:
+        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheelhouse.as_uri()}
+    there = f"{rig.rig_home}/wheels"
+    sizes = await connection.run(["sh", "-c", 'cd "$1" 2>/dev/null && wc -c *.whl 2>/dev/null', "sh", there])
+    present = {(words[1], int(words[0])) for line in sizes.text.splitlines() if len(words := line.split()) == 2}
+    wheels = sorted(wheelhouse.glob("*.whl"))
+    for number, wheel in enumerate(wheels, 1):
+        if (wheel.name, wheel.stat().st_size) not in present:
+            running.say(f"bringing wheel {number} of {len(wheels)}: {wheel.name}")
+            running.check_cancelled()
+            await connection.put(wheel, f"{there}/{wheel.name}")
+    # As an address, since pip splits this variable at blanks.
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"file://{quote(there)}"}
 
 
 async def fetch(running: RunningJob, rig: RigRow, connection: Connection, checkpoint: Checkpoint) -> ModelFile:
@@ -98,7 +125,7 @@ async def fetch(running: RunningJob, rig: RigRow, connection: Connection, checkp
     await connection.put(request.model_dump_json().encode(), f"{folder}/request.json")
     remote = RemoteJob(connection, folder)
     argv = (python.python, "-m", "rigs.fetch", f"{folder}/request.json")
-    env = {**python.env, **running.install_env()}
+    env = {**python.env, **await install_env(running, rig, connection)}
     await remote.start_or_attach([Step(name="fetch", argv=argv, env=env)], again_if_lost=True)
 
     async def progress() -> None:

@@ -29,7 +29,7 @@ async def plan_unit(running: RunningJob) -> None:
     folder = unit_folder(running)
     if rig.served is None:
         raise UsageError(f"Nothing is served on {rig.name!r}. Call serve_engine(rig={rig.name!r}, ...) first.")
-    connection = connect(rig)
+    connection = connect(rig, running.config)
     try:
         if not await engine_is_alive(connection, rig.served):
             log = await RemoteJob(connection, rig.served.job_folder).log_tail()
@@ -67,7 +67,7 @@ async def run_unit(running: RunningJob) -> None:
         JobCancelled: as asked; the finished cells are kept.
     """
     rig = running.rig()
-    connection = connect(rig)
+    connection = connect(rig, running.config)
     try:
         python = await prepare(running, rig, connection)
         remote = RemoteJob(connection, f"{rig.rig_home}/jobs/{running.job_id}-measure")

@@ -9,10 +9,24 @@ from mcp_server.workflows.engine import end_engine
 from rigs.connection import Connection
 from rigs.errors import UnknownNameError, UsageError
 from rigs.facts import RigFacts
+from rigs.host_keys import SshAddress
 from rigs.probe import probe
 
-OURS = ("engines", "jobs", "models", "python", "runs", "source")
+OURS = ("engines", "jobs", "models", "python", "runs", "source", "wheels")
 """What we make below a rig's home. `purge` removes these; the home itself goes only when nothing else is in it."""
+
+
+FOREIGN = 17
+MARKER = ".rigbench"
+"""A file in every rig home of ours."""
+
+_CLAIM = f"""\
+[ -d "$1" ] || mkdir -p -m 700 -- "$1" || exit 1
+cd "$1" || exit 1
+[ -e {MARKER} ] && exit 0
+[ -z "$(ls -A)" ] || exit {FOREIGN}
+echo "rigbench works here" >{MARKER}
+"""
 
 
 async def attach(running: RunningJob) -> dict[str, object]:
@@ -20,11 +34,15 @@ async def attach(running: RunningJob) -> dict[str, object]:
     name, kind = str(running.job.args["name"]), str(running.job.args["kind"])
     now = utc_now()
     known = _known(running, name)
-    rig_home = running.argument("rig_home") or (known.rig_home if known else running.config.rig_home)
+    default_home = running.config.rig_home if kind == "local" else "~/.rigbench"
+    rig_home = running.argument("rig_home") or (known.rig_home if known else default_home)
     python = running.argument("python") or (known.python if known else None)
+    given = running.job.args.get("address")
+    address = SshAddress.model_validate(given) if given else None
     new = RigRow(
         name=name,
         kind=kind,
+        address=address,
         rig_home=rig_home,
         python=python,
         facts=RigFacts(),
@@ -32,23 +50,23 @@ async def attach(running: RunningJob) -> dict[str, object]:
         attached_at=known.attached_at if known else now,
         used_at=now,
     )
-    connection = connect(new)
+    connection = connect(new, running.config)
     try:
         rig_home = await _absolute(connection, rig_home)
-        if known and (known.kind, known.rig_home) != (kind, rig_home):
+        if known and (known.kind, known.rig_home, _host(known.address)) != (kind, rig_home, _host(address)):
             raise UsageError(
-                f"A rig {name!r} is attached already ({known.kind}, home {known.rig_home}). "
+                f"A rig {name!r} is attached already ({known.address or known.kind}, home {known.rig_home}). "
                 "Choose another name, or detach_rig it first."
             )
         running.say(f"looking at the machine (home {rig_home})")
         facts = await probe(connection, rig_home, python)
         for other in running.state.rigs():
-            if other.name != name and other.kind == kind and _same_machine(other.facts, facts):
+            if other.name != name and _same_machine(other.facts, facts):
                 raise UsageError(
                     f"This machine is attached already, as {other.name!r}. Two rigs on one machine would measure "
                     f"each other: use {other.name!r}, or detach_rig it first."
                 )
-        (await connection.run(["mkdir", "-p", "-m", "700", "--", rig_home])).check(f"making the rig home {rig_home}")
+        await _claim(connection, rig_home)
     finally:
         await connection.close()
     attached = new.model_copy(update={"rig_home": rig_home, "facts": facts})
@@ -60,7 +78,7 @@ async def attach(running: RunningJob) -> dict[str, object]:
 async def look(running: RunningJob) -> dict[str, object]:
     """Probe again and keep the new facts."""
     rig = running.rig()
-    connection = connect(rig)
+    connection = connect(rig, running.config)
     try:
         facts = await probe(connection, rig.rig_home, rig.python)
     finally:
@@ -74,13 +92,14 @@ async def look(running: RunningJob) -> dict[str, object]:
 async def detach(running: RunningJob) -> dict[str, object]:
     """Stop what we started there and forget the rig; its files stay unless `purge`."""
     rig = running.rig()
-    connection = connect(rig)
+    connection = connect(rig, running.config)
     try:
         if rig.served:
             await end_engine(running, rig, connection)
         if running.job.args.get("purge"):
             running.say(f"removing our folders below {rig.rig_home}")
             folders = [f"{rig.rig_home}/{folder}" for folder in OURS]
+            folders.append(f"{rig.rig_home}/{MARKER}")
             (await connection.run(["rm", "-rf", "--", *folders], timeout_s=600)).check("removing our folders")
             await connection.run(["rmdir", "--", rig.rig_home])
     finally:
@@ -106,6 +125,26 @@ def _known(running: RunningJob, name: str) -> RigRow | None:
         return running.state.rig(name)
     except UnknownNameError:
         return None
+
+
+async def _claim(connection: Connection, rig_home: str) -> None:
+    """Make the rig's home, or take one that is empty or was ours before: `purge` may then delete our folders in it.
+
+    Raises:
+        UsageError: it holds files of somebody else, or is none.
+    """
+    made = await connection.run(["sh", "-c", _CLAIM, "sh", rig_home])
+    if made.exit_code == FOREIGN:
+        raise UsageError(
+            f"The folder {rig_home} holds other files. Choose an empty or a new one as rig_home, since rigbench "
+            "makes folders in it and deletes them at a purge."
+        )
+    if made.exit_code:
+        raise UsageError(f"Cannot use {rig_home} as rig_home: {made.stderr.decode('utf-8', 'replace').strip()[-300:]}.")
+
+
+def _host(address: SshAddress | None) -> str | None:
+    return str(address) if address else None
 
 
 def _same_machine(one: RigFacts, other: RigFacts) -> bool:

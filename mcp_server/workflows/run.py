@@ -9,8 +9,10 @@ Never cancel a workflow through the workflow engine: that would skip its clean-u
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from dbos import DBOS
@@ -18,7 +20,7 @@ from dbos import DBOS
 from mcp_server.rows import JobStatus
 from mcp_server.workflows import engine, install, measure, render, rig
 from mcp_server.workflows.context import JobCancelled, RunningJob
-from rigs.errors import RigsError
+from rigs.errors import RigsError, UnreachableError
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,12 @@ STEPS: dict[str, tuple[Step, ...]] = {
 """What each kind of job does, in order; the last result that is not None is the job's."""
 
 
+PATIENCE_S = 15 * 60.0
+"""How long a rig that was there may be away before the job gives up; what runs on it goes on, and is found again."""
+LOOK_PATIENCE_S = 5.0
+"""The same for a first look, where somebody waits for the answer."""
+
+
 @DBOS.workflow()
 async def run_job(job_id: str) -> None:
     """Do the steps of a job, then write down how it ended."""
@@ -55,8 +63,7 @@ async def run_step(job_id: str, number: int) -> bool:
     if running.job.status.is_finished:
         return False
     try:
-        running.check_cancelled()
-        result = await STEPS[running.job.kind][number](running)
+        result = await _patiently(running, STEPS[running.job.kind][number])
     except JobCancelled:
         running.say("cancelled")
         running.state.finish_job(job_id, JobStatus.CANCELLED, error="Cancelled as asked.")
@@ -74,6 +81,25 @@ async def run_step(job_id: str, number: int) -> bool:
 @DBOS.step()
 async def finish(job_id: str) -> None:
     RunningJob(job_id).state.finish_job(job_id, JobStatus.DONE)
+
+
+async def _patiently(running: RunningJob, step: Step) -> dict[str, object] | None:
+    """Do a step, and again while the way to the rig is broken: it may run twice, and a laptop's lid closes."""
+    began = time.monotonic()
+    tries = 0
+    while True:
+        running.check_cancelled()
+        try:
+            return await step(running)
+        except UnreachableError as error:
+            tries += 1
+            patience_s = LOOK_PATIENCE_S if running.job.kind in ("attach", "probe") else PATIENCE_S
+            if time.monotonic() - began > patience_s:
+                raise
+            running.say(f"{error} Trying again ({tries}).")
+            for _ in range(min(5 * tries, 60)):
+                running.check_cancelled()
+                await asyncio.sleep(0.5)
 
 
 def in_words(error: Exception) -> str:
