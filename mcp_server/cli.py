@@ -58,8 +58,26 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="one JSON object on stdout instead of tables")
     demo.set_defaults(run=_demo)
 
+    _add_shell(commands)
     _add_measure(commands.add_parser("measure", help="measure any OpenAI-compatible endpoint, without a rig"))
     return parser
+
+
+def _add_shell(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage] - argparse names it nowhere else
+    jobs = commands.add_parser("jobs", help="what ran, runs and waits, newest first")
+    jobs.add_argument("--rig", help="only of this rig")
+    jobs.add_argument("--unfinished", action="store_true", help="only queued and running ones")
+    reports = commands.add_parser("reports", help="reports with their main figure, newest first")
+    for of in (jobs, reports):
+        of.add_argument("--limit", type=int, default=20, metavar="N")
+    report = commands.add_parser("report", help="print one report as markdown, or as JSON")
+    report.add_argument("report_id", metavar="ID")
+    clean = commands.add_parser("clean", help="show what takes space on this machine, and free it where asked")
+    clean.add_argument("--models", action="store_true", help="remove fetched weights")
+    clean.add_argument("--engines", action="store_true", help="remove installed engines")
+    for name, of in (("jobs", jobs), ("reports", reports), ("report", report), ("clean", clean)):
+        of.add_argument("--json", action="store_true", help="JSON on stdout, for programs")
+        of.set_defaults(run=_shell, command=name)
 
 
 def _add_measure(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +152,13 @@ def _worker_stop(_: argparse.Namespace) -> int:
     ended = daemon.wait_until_ended(config, timeout_s=15)
     sys.stdout.write(f"worker {pid} {'ended' if ended else 'was asked to end and has not yet'}\n")
     return 0 if ended else 1
+
+
+def _shell(options: argparse.Namespace) -> int:
+    from mcp_server import shell
+
+    run: Callable[[argparse.Namespace], int] = getattr(shell, options.command)
+    return run(options)
 
 
 def _demo(options: argparse.Namespace) -> int:

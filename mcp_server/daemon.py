@@ -172,6 +172,8 @@ def _write_ready(config: Config) -> None:
     path = config.worker_folder / "ready"
     path.with_suffix(".part").write_text(found.model_dump_json(), encoding="utf-8")
     path.with_suffix(".part").replace(path)
+    # From now on the lock tells; whoever finds this worker dead starts the next one at once.
+    (config.worker_folder / "starting").unlink(missing_ok=True)
 
 
 def _is_older(found: Ready) -> bool:

@@ -25,6 +25,11 @@ class JobState:
     pid: int | None = None
     exit_code: int | None = None
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether it did not end by itself: lost, or ended by a signal, which shells tell as a code above 128."""
+        return self.status == "lost" or (self.exit_code or 0) > 128
+
 
 class RemoteJob:
     """One job in one folder of the rig.
@@ -40,17 +45,19 @@ class RemoteJob:
     def log_path(self) -> str:
         return f"{self.folder}/log"
 
-    async def start_or_attach(self, steps: Sequence[Step], *, cwd: str = "/", again_if_lost: bool = False) -> JobState:
+    async def start_or_attach(
+        self, steps: Sequence[Step], *, cwd: str = "/", again_if_killed: bool = False
+    ) -> JobState:
         """Start the steps, one after the other until one fails, unless the job was started before.
 
         Raises:
             RigFullError: no space for the job's files.
         """
         state = await self.poll()
-        if state.status == "absent" or (state.status == "lost" and again_if_lost):
+        if state.status == "absent" or (state.was_killed and again_if_killed):
             await self._connection.put(files("rigs").joinpath("runner.sh").read_bytes(), f"{self.folder}/runner.sh")
             await self._connection.put(_script(steps, cwd).encode(), f"{self.folder}/cmd", mode=0o600)
-            state = await self._runner("again" if again_if_lost else "start")
+            state = await self._runner("again" if again_if_killed else "start")
         return state
 
     async def poll(self) -> JobState:

@@ -1,7 +1,7 @@
 # Runs one detached job in its own session and process group, and tells what became of it.
 #
 #   sh runner.sh start DIR          start DIR/cmd once; whoever calls again finds the same job
-#   sh runner.sh again DIR          the same, but a job that was lost (killed, rebooted) is started anew
+#   sh runner.sh again DIR          the same, but a job that was killed (lost, or ended by a signal) is started anew
 #   sh runner.sh poll DIR           absent | running PID | exited CODE | lost
 #   sh runner.sh cancel DIR         TERM to the group, KILL after $GRACE_S seconds, then as poll
 #
@@ -45,13 +45,22 @@ status() {
     echo lost
 }
 
+killed() {
+    case $1 in
+    lost) return 0 ;;
+    exited\ *) [ "${1#exited }" -gt 128 ] ;;
+    *) return 1 ;;
+    esac
+}
+
 write_exit() { echo "$1" >exit.tmp && mv exit.tmp exit; }
 
 case $verb in
 start | again)
     was=$(status)
-    if [ "$was" = lost ] && [ "$verb" = again ]; then
+    if [ "$verb" = again ] && killed "$was"; then
         mv pid "pid.lost.$(date +%s).$$"
+        rm -f exit
         was=absent
     fi
     if [ "$was" = absent ]; then

@@ -75,7 +75,7 @@ async def run_steps(running: RunningJob, rig: RigRow, connection: Connection, na
     remote = RemoteJob(connection, f"{rig.rig_home}/jobs/{running.job_id}-{name}")
     env = await install_env(running, rig, connection)
     steps = [step.model_copy(update={"env": {**env, **step.env}}) for step in steps]
-    await remote.start_or_attach(steps, again_if_lost=True)
+    await remote.start_or_attach(steps, again_if_killed=True)
     state = await running.watch(remote, connection)
     if state.exit_code == 0:
         return
@@ -126,7 +126,7 @@ async def fetch(running: RunningJob, rig: RigRow, connection: Connection, checkp
     remote = RemoteJob(connection, folder)
     argv = (python.python, "-m", "rigs.fetch", f"{folder}/request.json")
     env = {**python.env, **await install_env(running, rig, connection)}
-    await remote.start_or_attach([Step(name="fetch", argv=argv, env=env)], again_if_lost=True)
+    await remote.start_or_attach([Step(name="fetch", argv=argv, env=env)], again_if_killed=True)
 
     async def progress() -> None:
         last = (await remote.log_tail(300)).strip().splitlines()

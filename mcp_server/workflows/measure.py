@@ -19,8 +19,8 @@ from rigs.errors import CommandError, RemoteError, UsageError
 from rigs.remote_job import JobState, RemoteJob
 from rigs.serving import Step
 
-ATTEMPTS = 3
-"""How often a measuring process that was killed is started again; it goes on after the last recorded cell."""
+ATTEMPTS = 5
+"""How often a measuring process that was killed is started again without one more cell; each goes on after the last."""
 
 
 async def plan_unit(running: RunningJob) -> None:
@@ -99,16 +99,19 @@ async def _follow(running: RunningJob, rig: RigRow, connection: Connection, remo
         detail = last[-1][:200] if last else "starting"
         running.state.set_progress(running.job_id, done=count_lines(cells), total=total, detail=detail)
 
-    state = JobState(status="absent")
-    for attempt in range(ATTEMPTS):
-        await remote.start_or_attach([step], again_if_lost=True)
+    recorded, fruitless = 0, 0
+    while True:
+        await remote.start_or_attach([step], again_if_killed=True)
         state = await running.watch(remote, connection, progress)
-        if state.status != "lost":
+        if not state.was_killed:
             return state
-        running.say(f"the measuring process was killed (attempt {attempt + 1}); it goes on after the last cell")
+        fruitless = fruitless + 1 if count_lines(cells) <= recorded else 0
+        recorded = count_lines(cells)
+        if fruitless == ATTEMPTS:
+            return state
+        running.say(f"the measuring process was killed after {recorded} cells; it goes on after the last one")
         # A copy that was read while the last line was being written may hold a part of it.
         cells.unlink(missing_ok=True)
-    return state
 
 
 async def _fetch(running: RunningJob, rig: RigRow, connection: Connection) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ from mcp_server import daemon
 from mcp_server.config import Config
 from mcp_server.state import State
 from tests.evals.truth_server import TruthServer
+from tests.mcp_server.conftest import Session, session
 
 
 def rigbench(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
@@ -86,6 +88,46 @@ def test_the_worker_is_shown_and_ended(config: Config) -> None:
     process = rigbench("worker", "stop")
     assert (process.returncode, process.stdout) == (0, f"worker {status['pid']} ended\n")
     assert daemon.worker_pid(config) is None
+
+
+def test_without_a_state_the_lists_say_how_to_make_one(config: Config) -> None:
+    for command in (("jobs",), ("reports",), ("report", "x"), ("clean",)):
+        process = rigbench(*command)
+        assert process.returncode == 1
+        assert "There is no state" in process.stderr
+
+
+def test_jobs_and_reports_are_shown_without_a_client(config: Config, tiny_model: Path) -> None:
+    async def main() -> str:
+        async with session(config) as s:
+            await s.do("attach_rig")
+            await s.serve(tiny_model)
+            job = await s.do("run_sweep", rig="local", concurrency=[1], shapes=["48/8"], repeats=1)
+            assert "Wait for it or cancel it" in (await busy(s)).stderr
+            await s.do("stop_engine", rig="local")
+            return job["job_id"]
+
+    async def busy(s: Session) -> subprocess.CompletedProcess[str]:
+        running = await s.call("run_sweep", rig="local", concurrency=[1], shapes=["48/400"], repeats=50)
+        process = await asyncio.to_thread(rigbench, "clean", "--models")
+        await s.call("cancel_job", job_id=running["job_id"])
+        await s.finish(running)
+        return process
+
+    report_id = asyncio.run(main())
+    jobs = json.loads(rigbench("jobs", "--json").stdout)
+    assert {job["kind"] for job in jobs} == {"attach", "serve", "sweep", "stop"}
+    assert report_id in rigbench("jobs", "--rig", "local").stdout
+    assert "best" in rigbench("reports").stdout
+    assert len(json.loads(rigbench("reports", "--json").stdout)) == 2
+    assert rigbench("report", report_id).stdout.startswith("# Sweep: local")
+    assert json.loads(rigbench("report", report_id, "--json").stdout)["report_id"] == report_id
+    assert "Unknown report 'nope'" in rigbench("report", "nope").stderr
+    shown = rigbench("clean").stdout
+    assert "4 jobs" in shown
+    assert "engines" in shown
+    cleaned = json.loads(rigbench("clean", "--models", "--json").stdout)
+    assert all(path.endswith("/models") for path in cleaned["removed"])
 
 
 def measure(kind: str, server: TruthServer, out: Path, *more: str) -> subprocess.CompletedProcess[str]:

@@ -135,7 +135,7 @@ async def start(rig: LocalConnection) -> AsyncIterator[Start]:
             await rig.put(content, path)
         jobs.append(RemoteJob(rig, str(folder)))
         await jobs[-1].start_or_attach(
-            [step.model_copy(update={"env": env}) for step in made.steps], again_if_lost=True
+            [step.model_copy(update={"env": env}) for step in made.steps], again_if_killed=True
         )
         return jobs[-1]
 

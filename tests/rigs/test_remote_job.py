@@ -51,7 +51,7 @@ async def test_a_job_runs_once_however_often_it_is_started(job: RemoteJob, tmp_p
     states = await asyncio.gather(*(job.start_or_attach(work) for _ in range(6)))
     assert {state.status for state in states} <= {"running", "exited"}
     assert await until(job, "exited") == JobState(status="exited", exit_code=7)
-    assert await job.start_or_attach(work, again_if_lost=True) == JobState(status="exited", exit_code=7)
+    assert await job.start_or_attach(work, again_if_killed=True) == JobState(status="exited", exit_code=7)
     assert (tmp_path / "begun").read_text() == "begun\n"
 
 
@@ -120,12 +120,25 @@ async def test_a_killed_group_is_lost_and_started_again_only_when_asked(job: Rem
     os.killpg(state.pid, signal.SIGKILL)
     assert await until(job, "lost") == JobState(status="lost")
     assert (await job.start_or_attach(work)).status == "lost"
-    assert (await job.start_or_attach(work, again_if_lost=True)).status == "running"
+    assert (await job.start_or_attach(work, again_if_killed=True)).status == "running"
     for _ in range(200):
         if (tmp_path / "begun").read_text() == "begun\nbegun\n":
             return
         await asyncio.sleep(0.05)
     raise AssertionError("it did not start again")
+
+
+async def test_a_job_that_a_signal_ended_is_started_again_only_when_asked(job: RemoteJob, tmp_path: Path) -> None:
+    work = sh(f"echo $$ >> {tmp_path}/begun; [ -e {tmp_path}/twice ] && exit 5; touch {tmp_path}/twice; sleep 300")
+    await job.start_or_attach(work)
+    os.kill(int(await until_text(tmp_path / "begun")), signal.SIGKILL)
+    state = await until(job, "exited")
+    assert (state.exit_code, state.was_killed) == (137, True)
+    assert await job.start_or_attach(work) == state
+    await job.start_or_attach(work, again_if_killed=True)
+    assert await until(job, "exited") == JobState(status="exited", exit_code=5)
+    assert not JobState(status="exited", exit_code=5).was_killed
+    assert await job.start_or_attach(work, again_if_killed=True) == JobState(status="exited", exit_code=5)
 
 
 async def test_when_only_the_supervisor_is_killed_nothing_of_the_job_outlives_the_verdict(
