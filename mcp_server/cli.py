@@ -99,8 +99,15 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
         of.add_argument("--context-tokens", type=int, help="what the endpoint can hold, so that no cell asks for more")
         of.add_argument("--parallel", type=int, help="requests the endpoint decodes at once")
         of.add_argument("--api-key-env", metavar="VAR", help="environment variable that holds the key")
-        of.add_argument("--body", type=json.loads, default={}, metavar="JSON", help="added to every request")
+        of.add_argument("--body", type=_json_object, default={}, metavar="JSON", help="added to every request")
         of.set_defaults(run=_measure, kind=kind)
+
+
+def _json_object(text: str) -> dict[str, object]:
+    value: object = json.loads(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text} is no JSON object")
+    return {str(key): item for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -156,6 +156,7 @@ def _try_lock(config: Config, descriptor: int, tries: int) -> bool:
 def main() -> int:
     """Be the worker, unless another one is."""
     log.configure()
+    os.umask(0o077)
     config = load()
     config.make_folders()
     with held_lock(config, LOCK_TRIES) as held:

@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from rigs.errors import RigsError
 
+EXPECTED = (RigsError, ValidationError, UnicodeError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
@@ -63,7 +65,7 @@ def _translated(function: Callable[..., Any]) -> Callable[..., Any]:
         async def wrapped_async(*args: Any, **kwargs: Any) -> Any:
             try:
                 return await function(*args, **kwargs)
-            except (RigsError, ValidationError) as error:
+            except EXPECTED as error:
                 raise ToolError(in_words(error)) from error
 
         return wrapped_async
@@ -72,16 +74,18 @@ def _translated(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (RigsError, ValidationError) as error:
+        except EXPECTED as error:
             raise ToolError(in_words(error)) from error
 
     return wrapped
 
 
-def in_words(error: RigsError | ValidationError) -> str:
+def in_words(error: RigsError | ValidationError | UnicodeError) -> str:
     """Say what is wrong, without the library's own frame around it."""
     if isinstance(error, RigsError):
         return str(error)
+    if isinstance(error, UnicodeError):
+        return "An argument holds half a character (a lone surrogate), which is no text. Send it as UTF-8."
     return "; ".join(
         f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}, got {str(item['input'])[:80]!r}"
         for item in error.errors(include_url=False)[:5]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from evals.cells import key_of
 from evals.render import csv, markdown
 from evals.report import Cell, Report
@@ -30,15 +28,17 @@ def load_report(unit: Unit) -> Report:
     folder = Path(unit.folder)
     try:
         if (folder / "report.json").exists():
-            return Report.model_validate_json((folder / "report.json").read_text(encoding="utf-8"))
-        spec = UnitSpec.model_validate_json((folder / "spec.json").read_text(encoding="utf-8"))
+            return Report.model_validate_json((folder / "report.json").read_bytes())
+        spec = UnitSpec.model_validate_json((folder / "spec.json").read_bytes())
+        cells = _recorded(folder / "cells.jsonl")
     except FileNotFoundError as error:
-        raise ReportError(
-            f"The report {unit.unit_id!r} has no data yet (status {unit.status}). wait_for_job tells when it has."
-        ) from error
-    except ValidationError as error:
+        if unit.status == "running":
+            raise ReportError(
+                f"The report {unit.unit_id!r} has no data yet. wait_for_job tells when it has."
+            ) from error
+        raise ReportError(f"The data of {unit.unit_id!r} is gone: there is no {error.filename}.") from error
+    except (ValueError, OSError) as error:  # damaged JSON, no UTF-8, a folder of that name
         raise ReportError(f"The report {unit.unit_id!r} in {folder} is damaged: {str(error)[:300]}") from error
-    cells = _recorded(folder / "cells.jsonl")
     so_far = build_report(
         spec, {key_of(cell): cell for cell in cells}, started_at=None, requests_path="requests.jsonl", provenance={}
     )

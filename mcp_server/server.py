@@ -84,9 +84,17 @@ def create_server(config: Config) -> Server:
 
 
 def main() -> None:
-    """Serve over stdio until the client closes it."""
+    """Serve over stdio until the client closes it.
+
+    Raises:
+        RigsError: the state cannot be used.
+    """
     log.configure(logging.WARNING)
-    server = create_server(load())
+    os.umask(0o077)
+    config = load()
+    config.make_folders()
+    State(config.database).close()  # what is wrong with it is said here, in words, and not from inside the protocol
+    server = create_server(config)
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from mcp_server.rows import Event, Job, JobStatus, RigRow, ServedEngine, Unit, utc_now
-from rigs.errors import RigsError, UnknownNameError
+from rigs.errors import RigsError, UnknownNameError, UsageError
 from rigs.facts import RigFacts
 from rigs.host_keys import SshAddress
 
@@ -115,6 +115,12 @@ class State:
     def close(self) -> None:
         self._engine.dispose()
 
+    @property
+    def installation(self) -> str:
+        """The mark of this state on whatever it makes elsewhere."""
+        with self._reading() as db:
+            return str(db.execute(sa.select(_meta.c.value).where(_meta.c.key == "installation")).scalar())
+
     @contextmanager
     def _reading(self) -> Generator[sa.Connection]:
         """Open a read that never waits for a writer."""
@@ -131,7 +137,7 @@ class State:
 
     def add_job(self, kind: str, rig: str | None, args: Mapping[str, Any]) -> str:
         """Queue a job; the worker finds it. Returns its id, short enough to be said."""
-        job_id = f"{kind}-{secrets.token_hex(3)}"
+        job_id = f"{kind}-{secrets.token_hex(4)}"
         row = {"job_id": job_id, "kind": kind, "rig": rig, "args": json.dumps(dict(args)), "status": JobStatus.QUEUED}
         with self._writing() as db:
             db.execute(_jobs.insert().values(**row, created_at=utc_now()))
@@ -235,13 +241,23 @@ class State:
 
     def put_rig(self, rig: RigRow) -> None:
         """Insert or replace."""
-        values = rig.model_dump(include={"name", "kind", "rig_home", "python", "attached_at", "used_at"})
-        values["address"] = rig.address.model_dump_json() if rig.address else None
-        values["facts"] = rig.facts.model_dump_json()
-        values["served"] = rig.served.model_dump_json() if rig.served else None
         with self._writing() as db:
             db.execute(_rigs.delete().where(_rigs.c.name == rig.name))
-            db.execute(_rigs.insert().values(**values))
+            db.execute(_rigs.insert().values(**_rig_values(rig)))
+
+    def add_rig(self, rig: RigRow, conflict: Callable[[RigRow], str | None]) -> None:
+        """Insert or replace, unless `conflict` has words against any other rig: looked at and written as one act.
+
+        Raises:
+            UsageError: those words.
+        """
+        with self._writing() as db:
+            for row in db.execute(_rigs.select()).mappings():
+                other = _rig(row)
+                if other.name != rig.name and (words := conflict(other)):
+                    raise UsageError(words)
+            db.execute(_rigs.delete().where(_rigs.c.name == rig.name))
+            db.execute(_rigs.insert().values(**_rig_values(rig)))
 
     def rig(self, name: str) -> RigRow:
         """Return one rig.
@@ -313,6 +329,8 @@ class State:
             fresh = not sa.inspect(db).has_table("meta")
             _metadata.create_all(db)
             db.execute(_meta.insert().prefix_with("OR IGNORE").values(key="schema", value=str(SCHEMA_VERSION)))
+            mark = _meta.insert().prefix_with("OR IGNORE").values(key="installation", value=secrets.token_hex(8))
+            db.execute(mark)
             found = int(db.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema")).scalar() or 0)
             if found > SCHEMA_VERSION:
                 raise StateError(
@@ -363,6 +381,14 @@ def _job(row: sa.RowMapping) -> Job:
     values["args"] = json.loads(values["args"])
     values["result"] = json.loads(values["result"]) if values["result"] is not None else None
     return Job.model_validate(values)
+
+
+def _rig_values(rig: RigRow) -> dict[str, Any]:
+    values = rig.model_dump(include={"name", "kind", "rig_home", "python", "attached_at", "used_at"})
+    values["address"] = rig.address.model_dump_json() if rig.address else None
+    values["facts"] = rig.facts.model_dump_json()
+    values["served"] = rig.served.model_dump_json() if rig.served else None
+    return values
 
 
 def _rig(row: sa.RowMapping) -> RigRow:

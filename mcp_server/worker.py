@@ -22,7 +22,7 @@ from mcp_server.rows import JobStatus
 from mcp_server.state import State, StateError
 from mcp_server.version import VERSION
 from mcp_server.workflows.context import WorkerContext, install
-from mcp_server.workflows.run import run_job
+from mcp_server.workflows.run import executing, run_job
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ class Worker:
     state: State
     stop: threading.Event = field(default_factory=threading.Event)
     busy_at: float = field(default_factory=time.monotonic)
+    missing: set[str] = field(default_factory=set[str])
+    """Jobs that were at work nowhere when last looked at; one that is so twice is not merely between two acts."""
 
     def run(self) -> None:
         """Take jobs until stopped or idle for too long."""
@@ -52,8 +54,9 @@ class Worker:
                     housekept = time.monotonic()
                     self.close_abandoned()
                     self.stop_idle_engines(datetime.now(UTC))
-            except StateError:
-                # A full disk, most likely. What runs goes on; new jobs wait until it can be written that they began.
+            except (StateError, ValueError):
+                # A full disk, most likely, or a row that somebody damaged. What runs goes on; new jobs wait until it
+                # can be written that they began.
                 logger.exception("The state cannot be used")
                 self.stop.wait(HOUSEKEEPING_S)
             if self.is_idle():
@@ -71,8 +74,13 @@ class Worker:
             start(job.job_id)
 
     def close_abandoned(self) -> None:
-        """Fail jobs whose workflow is over without having said so: crashed too often, or ended from outside."""
+        """Go on with jobs that a full disk threw out; fail those whose workflow is over without having said so."""
         running = self.state.running()
+        lost = {job_id for job_id in running if job_id not in executing}
+        for job_id in lost & self.missing:
+            logger.warning("%s is at work nowhere: going on with it", job_id)
+            DBOS.resume_workflow(job_id)
+        self.missing = lost
         if running:
             self.busy_at = time.monotonic()
             for workflow in DBOS.list_workflows(workflow_ids=running, status=list(OVER)):

@@ -23,6 +23,8 @@ class KnownHash(Border):
     sha256: str
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int = 0
+    """Nobody can set it back: a file that was changed in place and dated as before is hashed again."""
     inode: int
     revision: str | None = None
     """The hub's commit it was fetched from."""
@@ -44,7 +46,12 @@ class FileHashes:
         if entry is None:
             return None
         facts = path.stat()
-        same = (entry.size_bytes, entry.mtime_ns, entry.inode) == (facts.st_size, facts.st_mtime_ns, facts.st_ino)
+        same = (entry.size_bytes, entry.mtime_ns, entry.ctime_ns, entry.inode) == (
+            facts.st_size,
+            facts.st_mtime_ns,
+            facts.st_ctime_ns,
+            facts.st_ino,
+        )
         return entry if same else None
 
     def of(self, path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> KnownHash:
@@ -57,6 +64,7 @@ class FileHashes:
             sha256=sha256,
             size_bytes=facts.st_size,
             mtime_ns=facts.st_mtime_ns,
+            ctime_ns=facts.st_ctime_ns,
             inode=facts.st_ino,
             revision=revision,
         )

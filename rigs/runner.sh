@@ -9,6 +9,8 @@
 # pid is made by link(2), which makes the name and its content in one act: of two starters one wins, the other leaves.
 # The start time and the boot id tell our process from a later one with the same number.
 set -u
+# What a job makes is code and data that run again: nobody else may change it.
+umask 077
 verb=$1
 cd "$2" || exit 9
 

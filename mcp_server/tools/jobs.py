@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from datetime import UTC, datetime
 from typing import Annotated
 
 from mcp.server.mcpserver import Context
@@ -12,13 +13,16 @@ from pydantic import BaseModel, Field
 
 from mcp_server import daemon
 from mcp_server.app import App, app_of
+from mcp_server.config import Config
 from mcp_server.edge import tool
+from mcp_server.rows import Job, JobStatus
 from mcp_server.views import JobView, job_view
 
 JobId = Annotated[str, Field(description="As the tool that started it returned it.")]
 POLL_S = 0.25
 PROGRESS_EVERY_S = 5.0
 LOG_LIMIT_BYTES = 16_384
+WORKER_BOOT_S = 20.0
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 """Colours and cursor moves: a log is data, and stays on its lines."""
 
@@ -74,8 +78,19 @@ async def wait_for_job(
                 float(job.done or 0) + steps * 1e-3, float(job.total) if job.total else None, words
             )
         if job.status.is_finished or now >= deadline:
-            return job_view(job)
+            view = job_view(job)
+            return view.model_copy(update={"detail": _no_worker(app.config)}) if _is_stuck(app, job) else view
         await asyncio.sleep(min(POLL_S, max(0.0, deadline - now)))
+
+
+def _is_stuck(app: App, job: Job) -> bool:
+    """Whether no worker takes a job that waits: neither one that is ready, nor one that is only booting."""
+    age_s = (datetime.now(UTC) - datetime.fromisoformat(job.created_at)).total_seconds()
+    return job.status is JobStatus.QUEUED and age_s > WORKER_BOOT_S and daemon.ready(app.config) is None
+
+
+def _no_worker(config: Config) -> str:
+    return f"no worker takes it, though one was started; its log says why: {config.worker_folder / 'log'}"
 
 
 @tool("Cancel a job", destructive=True, idempotent=True)

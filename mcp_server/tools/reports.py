@@ -18,8 +18,9 @@ from mcp_server.tools.rigs import finished_or_raise
 from mcp_server.views import JobView
 
 ReportId = Annotated[str, Field(description="As list_reports shows it; the same as the job's id.")]
+SIZE_LIMIT = 8000
 CELL_LIMIT = 16
-WORD_LIMIT = 300
+WORD_LIMIT = 240
 PREVIEW_LIMIT = 6000
 
 
@@ -138,7 +139,11 @@ def get_report(
             and (lengths is None or (cell.input_len, cell.output_len) == (lengths.input_len, lengths.output_len))
             and (prompt is None or cell.prompt == prompt)
         ]
-    return summarise(report, chosen, Path(unit.folder) / "report.json")
+    path = Path(unit.folder) / "report.json"
+    summary = summarise(report, chosen, path)
+    while len(summary.model_dump_json()) > SIZE_LIMIT and summary.cells:
+        summary = summary.model_copy(update={"cells": summary.cells[: len(summary.cells) // 2]})
+    return summary
 
 
 @tool("Render a report", idempotent=True)

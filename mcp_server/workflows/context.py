@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from mcp_server.config import Config
 from mcp_server.rows import Job, RigRow
-from mcp_server.state import State
+from mcp_server.state import State, StateError
 from rigs.connection import Connection
 from rigs.errors import RigsError, UsageError
 from rigs.host_keys import KnownHosts
@@ -70,9 +71,10 @@ class RunningJob:
         return rig, connect(rig, self.config)
 
     def say(self, message: str, *, done: int | None = None, total: int | None = None) -> None:
-        """Tell the user what happens now; kept as an event."""
-        self.state.set_progress(self.job_id, done=done, total=total, detail=message)
-        self.state.add_event(self.job_id, message)
+        """Tell the user what happens now; kept as an event. On a full disk the words are lost, and the job goes on."""
+        with contextlib.suppress(StateError):
+            self.state.set_progress(self.job_id, done=done, total=total, detail=message)
+            self.state.add_event(self.job_id, message)
 
     def check_cancelled(self) -> None:
         """End the job here if that was asked for.
@@ -109,6 +111,18 @@ class RunningJob:
                 return state
             elapsed_s = time.monotonic() - began
             await asyncio.sleep(0.1 if elapsed_s < 2 else 0.5 if elapsed_s < 30 else 1.0)
+
+    async def end_what_it_started(self, connection: Connection) -> None:
+        """End every detached job of this job on the rig, but an engine that is served: for a job that did not end well.
+
+        Also what an earlier worker had started for it, since all of it lies in folders named by the job.
+        """
+        rig = self.rig()
+        listed = await connection.run(["ls", f"{rig.rig_home}/jobs"])
+        for name in listed.text.splitlines():
+            folder = f"{rig.rig_home}/jobs/{name}"
+            if name.startswith(f"{self.job_id}-") and not (rig.served and rig.served.job_folder == folder):
+                await RemoteJob(connection, folder).cancel(grace_s=20)
 
     async def mirror(self, path: str, local: Path, connection: Connection) -> None:
         """Append what is new in a growing file of the rig to its copy here."""

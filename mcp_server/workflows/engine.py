@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from mcp_server.rows import RigRow, ServedEngine, utc_now
 from mcp_server.workflows.context import RunningJob, connect
 from mcp_server.workflows.install import ensure_built, fetch
-from mcp_server.workflows.readiness import first_answer
+from mcp_server.workflows.readiness import FirstAnswer, first_answer
 from rigs.checkpoints import Checkpoint, resolve
 from rigs.connection import Connection
 from rigs.engines.base import Engine
@@ -20,9 +21,10 @@ from rigs.errors import (
     UnsupportedFeatureError,
     UsageError,
 )
+from rigs.file_hashes import write_whole
 from rigs.plugins import load_engine
 from rigs.remote_job import RemoteJob
-from rigs.serving import Arm, Drafter, Endpoint, LaunchPlan, ServeSpec, Step
+from rigs.serving import Arm, Drafter, Endpoint, LaunchPlan, ModelFile, ServeSpec, Step
 
 
 async def serve(running: RunningJob) -> dict[str, object]:
@@ -39,16 +41,7 @@ async def serve(running: RunningJob) -> dict[str, object]:
         model = await fetch(running, rig, connection, checkpoint)
         drafter = await _drafter(running, rig, connection, engine, checkpoint)
         running.check_cancelled()
-        spec = ServeSpec(
-            engine=engine.name,
-            model=model,
-            drafter=drafter,
-            context_tokens=_integer(args, "context_tokens"),
-            parallel=_integer(args, "parallel"),
-            port=await _port(rig, connection, _integer_or_none(args, "port")),
-            alias=checkpoint.name,
-            threads=_integer_or_none(args, "threads"),
-        )
+        spec = await _spec(running, rig, connection, checkpoint, model, drafter)
         engine.check(spec, rig.facts)
         plan = engine.plan_serve(spec, rig.facts, rig.rig_home)
         served = await _start(running, rig, connection, engine, spec, plan, version)
@@ -65,6 +58,33 @@ async def serve(running: RunningJob) -> dict[str, object]:
         "start_up_s": served.start_up_s,
         "warnings": list(served.warnings),
     }
+
+
+async def _spec(
+    running: RunningJob,
+    rig: RigRow,
+    connection: Connection,
+    checkpoint: Checkpoint,
+    model: ModelFile,
+    drafter: Drafter | None,
+) -> ServeSpec:
+    """Decide what is served, once: a step that runs again must find the engine on the port that it chose before."""
+    path = running.folder / "serve.json"
+    if path.exists():
+        return ServeSpec.model_validate_json(path.read_bytes())
+    args = running.job.args
+    spec = ServeSpec(
+        engine=str(args["engine"]),
+        model=model,
+        drafter=drafter,
+        context_tokens=_integer(args, "context_tokens"),
+        parallel=_integer(args, "parallel"),
+        port=await _port(rig, connection, _integer_or_none(args, "port")),
+        alias=checkpoint.name,
+        threads=_integer_or_none(args, "threads"),
+    )
+    write_whole(path, spec.model_dump_json().encode())
+    return spec
 
 
 async def _start(
@@ -139,7 +159,9 @@ async def _until_ready(
                 f"{engine.title} ended at its start with exit code {state.exit_code}: {why_it_ended(log, plan)} "
                 "read_job_log shows the rest."
             )
-        answer = await first_answer(f"http://127.0.0.1:{local_port}", spec.alias, engine.request_fields())
+        answer = await _unless_cancelled(
+            running, first_answer(f"http://127.0.0.1:{local_port}", spec.alias, engine.request_fields())
+        )
         if answer.tokens:
             running.say(f"first answer: {answer.tokens} tokens")
             return
@@ -152,6 +174,19 @@ async def _until_ready(
                 "read_job_log shows what it logged."
             )
         await asyncio.sleep(0.25)
+
+
+async def _unless_cancelled(running: RunningJob, asking: Coroutine[Any, Any, FirstAnswer]) -> FirstAnswer:
+    """Wait for an answer, which may take minutes while an engine compiles, and look at the cancel flag meanwhile."""
+    task = asyncio.ensure_future(asking)
+    try:
+        while True:
+            done, _ = await asyncio.wait({task}, timeout=0.5)
+            if done:
+                return task.result()
+            running.check_cancelled()
+    finally:
+        task.cancel()
 
 
 async def stop(running: RunningJob) -> dict[str, object]:

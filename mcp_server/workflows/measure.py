@@ -11,7 +11,7 @@ from evals.spec import UnitSpec, Work
 from evals.workload import plan_cells
 from mcp_server.rows import RigRow, Unit, utc_now
 from mcp_server.version import VERSION
-from mcp_server.workflows.context import JobCancelled, RunningJob, connect
+from mcp_server.workflows.context import RunningJob, connect
 from mcp_server.workflows.engine import engine_is_alive, why_it_ended
 from mcp_server.workflows.install import prepare
 from rigs.connection import Connection
@@ -72,11 +72,7 @@ async def run_unit(running: RunningJob) -> None:
         python = await prepare(running, rig, connection)
         remote = RemoteJob(connection, f"{rig.rig_home}/jobs/{running.job_id}-measure")
         argv = (python.python, "-m", "evals", rig_folder(running, rig))
-        try:
-            state = await _follow(running, rig, connection, remote, Step(name="measure", argv=argv, env=python.env))
-        except JobCancelled:
-            await _fetch(running, rig, connection)
-            raise
+        state = await _follow(running, rig, connection, remote, Step(name="measure", argv=argv, env=python.env))
         await _fetch(running, rig, connection)
         if state.exit_code != 0:
             raise RemoteError(
@@ -85,6 +81,12 @@ async def run_unit(running: RunningJob) -> None:
             )
     finally:
         await connection.close()
+
+
+async def keep_what_there_is(running: RunningJob, rig: RigRow, connection: Connection) -> None:
+    """Fetch the finished cells of a run that was ended, with a report of them."""
+    if (unit_folder(running) / "spec.json").exists():
+        await _fetch(running, rig, connection)
 
 
 async def _follow(running: RunningJob, rig: RigRow, connection: Connection, remote: RemoteJob, step: Step) -> JobState:
@@ -162,6 +164,15 @@ def headline(report: Report) -> str:
     """Say in a few words what came out."""
     if report.status != "ok":
         return f"{report.status}: {report.reason}" if report.reason else report.status
+    figure = _main_figure(report)
+    return f"{figure} (client_limited: read the warnings)" if _client_limited(report) else figure
+
+
+def _client_limited(report: Report) -> bool:
+    return report.client is not None and report.client.verdict == "client_limited"
+
+
+def _main_figure(report: Report) -> str:
     if report.speed is not None:
         speed = report.speed.geomean_decode_tok_s
         words = f"{speed:.1f} tok/s decode at one request" if speed is not None else "no decode speed"

@@ -16,16 +16,21 @@ OURS = ("engines", "jobs", "models", "python", "runs", "source", "wheels")
 """What we make below a rig's home. `purge` removes these; the home itself goes only when nothing else is in it."""
 
 
-FOREIGN = 17
+FOREIGN, TAKEN = 17, 18
 MARKER = ".rigbench"
-"""A file in every rig home of ours."""
+"""A file in every rig home of ours; it names the installation that works there, or nobody."""
+NOBODY = "-"
 
 _CLAIM = f"""\
 [ -d "$1" ] || mkdir -p -m 700 -- "$1" || exit 1
 cd "$1" || exit 1
-[ -e {MARKER} ] && exit 0
-[ -z "$(ls -A)" ] || exit {FOREIGN}
-echo "rigbench works here" >{MARKER}
+if [ -e {MARKER} ]; then
+    read -r owner <{MARKER}
+    [ "$owner" = {NOBODY} ] || [ "$owner" = "$2" ] || exit {TAKEN}
+else
+    [ -z "$(ls -A)" ] || exit {FOREIGN}
+fi
+echo "$2" >{MARKER}
 """
 
 
@@ -60,17 +65,15 @@ async def attach(running: RunningJob) -> dict[str, object]:
             )
         running.say(f"looking at the machine (home {rig_home})")
         facts = await probe(connection, rig_home, python)
-        for other in running.state.rigs():
-            if other.name != name and _same_machine(other.facts, facts):
-                raise UsageError(
-                    f"This machine is attached already, as {other.name!r}. Two rigs on one machine would measure "
-                    f"each other: use {other.name!r}, or detach_rig it first."
-                )
-        await _claim(connection, rig_home)
+        if python and (facts.python is None or facts.python.path != python):
+            raise UsageError(
+                f"{python} is no Python >= 3.11 that runs there. Leave python out, and the newest is taken."
+            )
+        await _claim(connection, rig_home, running.state.installation)
     finally:
         await connection.close()
     attached = new.model_copy(update={"rig_home": rig_home, "facts": facts})
-    running.state.put_rig(attached)
+    running.state.add_rig(attached, lambda other: _in_the_way(other, facts))
     running.say(f"attached: {describe(facts)}")
     return rig_view(attached).model_dump(mode="json")
 
@@ -102,6 +105,8 @@ async def detach(running: RunningJob) -> dict[str, object]:
             folders.append(f"{rig.rig_home}/{MARKER}")
             (await connection.run(["rm", "-rf", "--", *folders], timeout_s=600)).check("removing our folders")
             await connection.run(["rmdir", "--", rig.rig_home])
+        else:
+            await connection.put(f"{NOBODY}\n".encode(), f"{rig.rig_home}/{MARKER}")
     finally:
         await connection.close()
     running.state.remove_rig(rig.name)
@@ -127,13 +132,27 @@ def _known(running: RunningJob, name: str) -> RigRow | None:
         return None
 
 
-async def _claim(connection: Connection, rig_home: str) -> None:
-    """Make the rig's home, or take one that is empty or was ours before: `purge` may then delete our folders in it.
+def _in_the_way(other: RigRow, facts: RigFacts) -> str | None:
+    if not _same_machine(other.facts, facts):
+        return None
+    return (
+        f"This machine is attached already, as {other.name!r}. Two rigs on one machine would measure each other: "
+        f"use {other.name!r}, or detach_rig it first."
+    )
+
+
+async def _claim(connection: Connection, rig_home: str, owner: str) -> None:
+    """Make the rig's home, or take one that is empty or was let go: it is then ours, to fill and to purge.
 
     Raises:
-        UsageError: it holds files of somebody else, or is none.
+        UsageError: it holds files of somebody else, another rigbench works in it, or it is no folder.
     """
-    made = await connection.run(["sh", "-c", _CLAIM, "sh", rig_home])
+    made = await connection.run(["sh", "-c", _CLAIM, "sh", rig_home, owner])
+    if made.exit_code == TAKEN:
+        raise UsageError(
+            f"Another rigbench (another RIGBENCH_HOME) works in {rig_home}. Choose another rig_home, or detach the rig "
+            f"there. If that one is gone for good, delete the file {rig_home}/{MARKER}."
+        )
     if made.exit_code == FOREIGN:
         raise UsageError(
             f"The folder {rig_home} holds other files. Choose an empty or a new one as rig_home, since rigbench "
@@ -154,6 +173,8 @@ def _same_machine(one: RigFacts, other: RigFacts) -> bool:
 async def _absolute(connection: Connection, path: str) -> str:
     if path == "~" or path.startswith("~/"):
         home = (await connection.run(["sh", "-c", 'printf %s "$HOME"'])).check("asking for the home folder").text
+        if not home.startswith("/"):
+            raise UsageError("The user has no home folder there (HOME is not set). Give rig_home as an absolute path.")
         path = home + path[1:]
     if not path.startswith("/") or "\n" in path or "\0" in path:
         raise UsageError(f"The rig home {path!r} is no absolute path. Give one, e.g. ~/.rigbench.")

@@ -46,14 +46,22 @@ LOOK_PATIENCE_S = 5.0
 """The same for a first look, where somebody waits for the answer."""
 
 
+executing: set[str] = set()
+"""Jobs whose workflow is at work in this process. One that is neither here nor finished was lost to a full disk."""
+
+
 @DBOS.workflow()
 async def run_job(job_id: str) -> None:
     """Do the steps of a job, then write down how it ended."""
-    kind = RunningJob(job_id).job.kind
-    for number in range(len(STEPS[kind])):
-        if not await run_step(job_id, number):
-            return
-    await finish(job_id)
+    executing.add(job_id)
+    try:
+        kind = RunningJob(job_id).job.kind
+        for number in range(len(STEPS[kind])):
+            if not await run_step(job_id, number):
+                return
+        await finish(job_id)
+    finally:
+        executing.discard(job_id)
 
 
 @DBOS.step()
@@ -65,11 +73,13 @@ async def run_step(job_id: str, number: int) -> bool:
     try:
         result = await _patiently(running, STEPS[running.job.kind][number])
     except JobCancelled:
+        await _tidy(running)
         running.say("cancelled")
         running.state.finish_job(job_id, JobStatus.CANCELLED, error="Cancelled as asked.")
         return False
     except Exception as error:  # noqa: BLE001 - the one place around a step: it ends this job, and not the worker
         words = in_words(error)
+        await _tidy(running)
         running.say(f"failed: {words}")
         running.state.finish_job(job_id, JobStatus.FAILED, error=words)
         return False
@@ -81,6 +91,24 @@ async def run_step(job_id: str, number: int) -> bool:
 @DBOS.step()
 async def finish(job_id: str) -> None:
     RunningJob(job_id).state.finish_job(job_id, JobStatus.DONE)
+
+
+async def _tidy(running: RunningJob) -> None:
+    """After a job that did not end well: leave nothing of it running, and keep what it had measured."""
+    if running.job.kind in ("attach", "render"):
+        return
+    try:
+        rig, connection = running.connect()
+    except RigsError:
+        return  # the rig is not there any more, and so nothing of ours on it
+    try:
+        await running.end_what_it_started(connection)
+        if STEPS[running.job.kind][-1] is measure.run_unit:
+            await measure.keep_what_there_is(running, rig, connection)
+    except (RigsError, OSError) as error:
+        running.say(f"it could not be tidied up: {error}")
+    finally:
+        await connection.close()
 
 
 async def _patiently(running: RunningJob, step: Step) -> dict[str, object] | None:

@@ -40,6 +40,8 @@ def config(tmp_path: Path, rig_home: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("RIGBENCH_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("RIGBENCH_RIG_HOME", str(rig_home))
     monkeypatch.setenv("RIGBENCH_WHEELHOUSE", str(WHEELHOUSE))
+    if rig_home.exists():  # each test is an installation of its own, and the one before is gone
+        (rig_home / ".rigbench").write_text("-\n")
     config = load()
     config.make_folders()
     yield config

@@ -54,6 +54,22 @@ def test_a_signal_ends_the_server_also_while_stdin_is_open(config: Config, numbe
     process.stdout.close()
 
 
+def test_a_state_that_cannot_be_used_ends_the_server_in_words(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.database.write_bytes(b"no database" * 500)
+    process = rigbench("serve")
+    assert (process.returncode, process.stdout) == (1, "")
+    assert "cannot be read" in process.stderr
+    config.database.unlink()
+    monkeypatch.setenv("RIGBENCH_WAIT_CAP_S", "abc")
+    assert "RIGBENCH_WAIT_CAP_S is 'abc'" in rigbench("serve").stderr
+    monkeypatch.delenv("RIGBENCH_WAIT_CAP_S")
+    (config.home / "file").write_text("")
+    monkeypatch.setenv("RIGBENCH_HOME", str(config.home / "file"))
+    process = rigbench("serve")
+    assert "cannot be used" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
 def test_help_and_version() -> None:
     assert "measure" in rigbench("--help").stdout
     assert "--concurrency" in rigbench("measure", "sweep", "--help").stdout

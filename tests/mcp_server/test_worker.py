@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,11 +18,11 @@ from typing import Any
 import pytest
 
 from mcp_server import daemon
-from mcp_server.config import Config
+from mcp_server.config import Config, load
 from mcp_server.rows import JobStatus
 from mcp_server.state import State
 from mcp_server.worker import Worker
-from tests.mcp_server.conftest import Session, processes, rig_processes, session
+from tests.mcp_server.conftest import Session, end_worker, processes, rig_processes, session
 from tests.mcp_server.test_tools import FACTS, put_rig
 
 pytestmark = pytest.mark.timeout(300)
@@ -115,10 +116,14 @@ async def test_a_serve_whose_worker_is_killed_goes_on_and_leaves_one_engine(
     async with session(config) as s:
         await s.do("attach_rig")
         await s.do("build_engine", rig="local")
-        job = await s.call("serve_engine", rig="local", checkpoint=str(tiny_model), context_tokens=128, threads=1)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        wanted = {"checkpoint": str(tiny_model), "context_tokens": 128, "threads": 1, "port": port}
+        job = await s.call("serve_engine", rig="local", **wanted)
 
         async def begun() -> bool:
-            return (await s.call("wait_for_job", job_id=job["job_id"], timeout_s=0))["detail"] != ""
+            return "starting" in (await s.call("wait_for_job", job_id=job["job_id"], timeout_s=0))["detail"]
 
         await until(begun, "begun")
         pid = daemon.worker_pid(config)
@@ -197,6 +202,58 @@ async def test_a_cancelled_run_keeps_its_cells_and_frees_the_rig(config: Config,
         report = await s.call("get_report", report_id=job["job_id"])
         assert report["status"] == "cancelled"
         assert report["cells_by_status"]["ok"] == len(cells_of(config, job["job_id"]))
+
+
+async def test_a_run_cancelled_after_its_worker_died_is_ended_and_its_cells_are_kept(
+    config: Config, rig_home: Path, tiny_model: Path
+) -> None:
+    async with serving(config, tiny_model) as s:
+        job = await s.call("run_sweep", rig="local", concurrency=[1], shapes=["64/400"], repeats=100)
+        await some_cells(s, job["job_id"], 2)
+        pid = daemon.worker_pid(config)
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        await s.call("cancel_job", job_id=job["job_id"])
+        assert (await s.finish(job))["status"] == "cancelled"
+        assert not [line for line in processes().values() if "-m evals" in line and str(rig_home) in line]
+        report = await s.call("get_report", report_id=job["job_id"])
+        assert report["status"] == "cancelled"
+        assert report["cells_by_status"]["ok"] >= 2
+
+
+async def test_another_installation_is_kept_out_of_a_rig_home(
+    config: Config, rig_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with session(config) as s:
+        await s.do("attach_rig")
+        monkeypatch.setenv("RIGBENCH_HOME", str(tmp_path / "other"))
+        other = load()
+        async with session(other) as t:
+            words = await t.finish_or_error("attach_rig")
+            assert f"Another rigbench (another RIGBENCH_HOME) works in {rig_home}" in words
+            await s.do("detach_rig", rig="local")
+            await t.do("attach_rig")
+            await t.do("detach_rig", rig="local")
+        end_worker(other)
+
+
+async def test_two_attaches_at_once_leave_one_rig_on_the_machine(config: Config, tmp_path: Path) -> None:
+    async with session(config) as s:
+        await s.do("attach_rig")
+        await s.do("detach_rig", rig="local")  # the worker is up: both start at the same moment
+        for number in range(3):
+            homes = [str(tmp_path / f"home-{number}-{name}") for name in ("a", "b")]
+            jobs = await asyncio.gather(
+                *(
+                    s.client.call_tool("attach_rig", {"name": n, "rig_home": h})
+                    for n, h in zip("ab", homes, strict=True)
+                )
+            )
+            for job in jobs:
+                if job.structured_content:  # pyright: ignore[reportAttributeAccessIssue]
+                    await s.finish(job.structured_content)  # pyright: ignore[reportAttributeAccessIssue]
+            (rig,) = (await s.call("list_rigs"))["rigs"]
+            await s.do("detach_rig", rig=rig["name"])
 
 
 async def test_tools_answer_while_a_job_runs(config: Config, tiny_model: Path) -> None:
