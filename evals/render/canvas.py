@@ -31,12 +31,12 @@ VARIABLES = {
     PAPER: "paper",
     **{colour: f"series-{number}" for number, colour in enumerate(SERIES, 1)},
 }
-WIDTH_IN = 5.2
+WIDTH_IN = 4.9
 """So narrow that its text can be read on a telephone without scaling."""
 DPI = 200
 STYLE: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],
-    "font.size": 9.0,
+    "font.size": 10.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": MUTED,
@@ -53,7 +53,7 @@ STYLE: dict[Any, Any] = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
+    "legend.fontsize": 9.5,
     "legend.handlelength": 1.9,
     "legend.borderaxespad": 0.0,
     "lines.linewidth": 1.8,

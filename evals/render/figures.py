@@ -21,7 +21,7 @@ from evals.render.curves import Curve, Figure, PromptSpeed, curves, prompt_speed
 from evals.report import Report
 
 HEIGHT_IN = 3.5
-BAR_IN = 0.26
+BAR_IN = 0.27
 MAX_LINES = len(SERIES)
 MAX_DOTS = 600
 MAX_BARS = 30
@@ -204,19 +204,22 @@ def _bar_chart(
                         markersize=3.2,
                         markeredgewidth=0.7,
                     )
+                inside = value > 0.2 * top
                 axes.annotate(
                     _figure(value),
-                    (max([value, *dots]), y),
-                    (5, 0),
+                    (0.0 if inside else max([value, *dots]), y),
+                    (6, 0),
                     textcoords="offset points",
                     va="center",
-                    fontsize=8,
+                    fontsize=9,
+                    color=PAPER if inside else INK,
+                    fontweight="bold",
                 )
         axes.set_yticks(range(len(prompts)), [_cut(prompt, 24) for prompt in prompts])
         axes.set_ylim(len(prompts) - 0.45, -0.55)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
-        axes.set_xlim(0, (top or 1.0) * 1.14)
+        axes.set_xlim(0, (top or 1.0) * (1.03 if limit is None else 1.0))
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel(axis)
         if len(bars) > 1:
@@ -282,7 +285,7 @@ def _repeats(axes: Axes, curve: Curve, figure: Figure, number: int, dots: bool) 
             continue
         x = [point.concurrency] * len(values)
         if dots:
-            axes.plot(x, values, ".", color=SERIES[number], markersize=4, alpha=0.55, markeredgewidth=0, zorder=2)
+            axes.plot(x, values, "o", color=SERIES[number], markersize=3.4, alpha=0.5, markeredgewidth=0, zorder=2)
         else:
             axes.vlines(point.concurrency, min(values), max(values), color=SERIES[number], alpha=0.45, zorder=2)
 

@@ -93,7 +93,7 @@ def render(report: Report, pictures: Sequence[Picture], against: Report | None =
         report=report,
         against=against,
         names=names,
-        title=f"{report.kind.capitalize()}: {describe_arm(report.arm)}",
+        title=describe_arm(report.arm),
         doubts=_doubts(report, against, names),
         headlines=headlines(report, against),
         pictures=[{"title": p.title, "note": p.note, "svg": Markup(p.svg)} for p in pictures],  # noqa: S704 - ours
@@ -158,14 +158,14 @@ def _speed_headlines(report: Report, against: Report | None) -> list[Headline]:
     geomean = speed.geomean_decode_tok_s
     prompts = len(speed.prompts)
     note = speed.missing.get("geomean_decode_tok_s") or f"geometric mean over {prompts} prompts, one request at a time"
-    found = [Headline(name="Decode speed", value=_number(geomean), unit="tokens/s", note=note)]
+    found = [Headline(name="Decode speed", value=_short(geomean), unit="tokens/s", note=note)]
     other = against.speed.geomean_decode_tok_s if against and against.speed else None
     if against:
         ratio = f"{geomean / other:.2f}" if geomean and other else "\u2013"
-        found.append(Headline(name="Ratio", value=ratio, unit="\u00d7", note=f"against {_number(other)} tokens/s"))
+        found.append(Headline(name="Ratio", value=ratio, unit="\u00d7", note=f"against {_short(other)} tokens/s"))
     firsts = figure_of.finite(line.ttft_ms for line in speed.prompts)
     if firsts:
-        span = _number(min(firsts)) if len(firsts) == 1 else f"{_number(min(firsts))}\u2013{_number(max(firsts))}"
+        span = "\u2013".join(dict.fromkeys((_short(min(firsts)), _short(max(firsts)))))
         found.append(Headline(name="Time to first token", value=span, unit="ms", note="mean per prompt"))
     if speed.acceptance:
         kept = speed.acceptance
@@ -181,20 +181,22 @@ def _load_headlines(report: Report, against: Report | None) -> list[Headline]:
     peak, curve, number = best
     point = curve.points[number]
     where = f"{curve.label}, concurrency {point.concurrency}"
-    found = [Headline(name="Highest throughput", value=_number(peak), unit="tokens/s", note=where)]
+    found = [Headline(name="Highest throughput", value=_short(peak), unit="tokens/s", note=where)]
     other = _peak(against) if against else None
     if other:
-        note = f"against {_number(other[0])} tokens/s"
+        note = f"against {_short(other[0])} tokens/s"
         found.append(Headline(name="Ratio", value=f"{peak / other[0]:.2f}" if other[0] else "\u2013", note=note))
     first = point.median(figure_of.ttft_ms_p50)
     if first is not None:
-        p99 = _number(point.median(figure_of.ttft_ms_p99))
-        found.append(Headline(name="TTFT there", value=_number(first), unit="ms", note=f"p50; p99 {p99} ms"))
+        p99 = _short(point.median(figure_of.ttft_ms_p99))
+        found.append(Headline(name="TTFT at that load", value=_short(first), unit="ms", note=f"p50; p99 {p99} ms"))
     lowest = curve.points[0]
     alone = lowest.median(figure_of.ttft_ms_p50)
     if alone is not None and lowest is not point:
         note = f"p50, {curve.label}"
-        found.append(Headline(name=f"TTFT at {lowest.concurrency}", value=_number(alone), unit="ms", note=note))
+        found.append(
+            Headline(name=f"TTFT at concurrency {lowest.concurrency}", value=_short(alone), unit="ms", note=note)
+        )
     return found
 
 
@@ -266,7 +268,7 @@ def _speed_table(report: Report, against: Report | None, names: Sequence[str]) -
     columns = ("prompt", own, *extra, "E2E tokens/s", "TTFT ms", "n", "spread %", "drafts kept %")
     note = "Figures are means over the repeats."
     if against:
-        note += " The ratio is of the means; compare_reports gives ranges, pair by pair."
+        note += " The ratio is of the means."
     return Table(title="One request at a time", columns=columns, rows=rows, note=note, text_columns=("prompt",))
 
 
@@ -322,6 +324,10 @@ def _count(number: int) -> Value:
 def _number(value: float | None, digits: int = 1) -> str:
     known = figure_of.finite([value])
     return f"{known[0]:,.{digits}f}" if known else "\u2013"
+
+
+def _short(value: float | None) -> str:
+    return _number(value, 0 if value is not None and abs(value) >= 1000 else 1)
 
 
 def _missing(cells: Sequence[Cell]) -> list[tuple[str, str, int]]:
