@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 from evals.render.__main__ import make
 from evals.report import Failure, Report
@@ -34,21 +35,18 @@ def sweep(work=FULL_SWEEP, arm=ARM, **fields) -> Report:
         first = key.input_len * 0.2 * key.concurrency * chance.uniform(0.95, 1.1)
         at = tuple(first + 10 * number for number in range(key.output_len))
         tokens = (1,) * key.output_len
-        return [
-            record(str(n), at_ms=at, tokens=tokens, input_tokens=key.input_len, **fields)
-            for n in range(key.concurrency)
-        ]
+        sent = {"at_ms": at, "tokens": tokens, "input_tokens": key.input_len, **fields}
+        return [record(str(number), **sent) for number in range(key.concurrency)]
 
     client = ClientCheck(cpu_share=0.25, loop_lag_p99_ms=1.2, peak_in_flight=64, asked_in_flight=64)
     return report_of(unit(work, arm=arm), records, client=client)
 
 
 def speed(*, drafter=None, gap_ms=10.0) -> Report:
-    fields = {"drafted": 8, "accepted": 3} if drafter else {}
+    fields: dict[str, Any] = {"drafted": 8, "accepted": 3} if drafter else {}
     at = tuple(50 + gap_ms * number for number in range(4))
-    return report_of(
-        unit(SPEED, arm=ARM | ({"drafter": drafter} if drafter else {})), lambda _: [record(at_ms=at, **fields)]
-    )
+    arm = ARM | ({"drafter": drafter} if drafter else {})
+    return report_of(unit(SPEED, arm=arm), lambda _: [record(at_ms=at, **fields)])
 
 
 def hostile() -> Report:
