@@ -66,6 +66,7 @@ def _throughput(lines: Sequence[_Line]) -> Chart | None:
         for number, line in enumerate(shown):
             _repeats(axes, line.curve, figure, number, _dots(shown))
             _median_line(axes, line, figure, number)
+        _cross_out(axes, shown, figure)
         _concurrency_axis(axes, shown)
         _value_axis(axes, _values(shown, figure), "total output (tokens/s)", LOG_ABOVE["throughput"])
         _legend(axes)
@@ -73,7 +74,7 @@ def _throughput(lines: Sequence[_Line]) -> Chart | None:
     return Chart(
         name="throughput",
         title="Throughput against concurrency",
-        note=f"Lines: median over the repeats. {_marks(shown)}{note}",
+        note=f"Lines: median over the repeats. {_marks(shown)}{_survivors(shown, figure)}{note}",
         alt=f"Total output tokens per second against concurrency. {_extreme(shown, figure, 'tokens/s', max)}",
         height_in=HEIGHT_IN,
         draw=draw,
@@ -90,6 +91,7 @@ def _ttft(lines: Sequence[_Line]) -> Chart | None:
         for number, line in enumerate(shown):
             _median_line(axes, line, figure_of.ttft_ms_p50, number)
             _median_line(axes, line, figure_of.ttft_ms_p99, number, dashed=True)
+        _cross_out(axes, shown, figure_of.ttft_ms_p99)
         _concurrency_axis(axes, shown)
         _value_axis(axes, values, "time to first token (ms)", LOG_ABOVE["ttft"])
         styles = [
@@ -101,7 +103,8 @@ def _ttft(lines: Sequence[_Line]) -> Chart | None:
     return Chart(
         name="ttft",
         title="Time to first token against concurrency",
-        note=f"p50 and p99 over the requests of a cell, each the median over the repeats.{note}",
+        note="p50 and p99 over the requests of a cell, each the median over the repeats."
+        f"{_survivors(shown, figure_of.ttft_ms_p99)}{note}",
         alt="Time to first token, p50 and p99, against concurrency. "
         + _extreme(shown, figure_of.ttft_ms_p99, "ms p99", max),
         height_in=HEIGHT_IN,
@@ -145,6 +148,7 @@ def _kept_by_load(lines: Sequence[_Line]) -> Chart | None:
         for number, line in enumerate(shown):
             _repeats(axes, line.curve, figure, number, _dots(shown))
             _median_line(axes, line, figure, number)
+        _cross_out(axes, shown, figure)
         _concurrency_axis(axes, shown)
         axes.set_ylim(0, 105)
         axes.set_ylabel("accepted of drafted tokens (%)")
@@ -153,7 +157,7 @@ def _kept_by_load(lines: Sequence[_Line]) -> Chart | None:
     return Chart(
         name="acceptance",
         title="Drafted tokens that were kept",
-        note=f"Lines: median over the repeats. {_marks(shown)}{note}",
+        note=f"Lines: median over the repeats. {_marks(shown)}{_survivors(shown, figure)}{note}",
         alt=f"Share of drafted tokens that were accepted, against concurrency. {_extreme(shown, figure, '%', max)}",
         height_in=HEIGHT_IN,
         draw=draw,
@@ -244,6 +248,8 @@ def _shown(lines: Sequence[_Line], figure: Figure) -> tuple[list[_Line], str]:
     """The lines that have values, as many as can be told apart, and a word on those left out."""
     having = [line for line in lines if any(point.values(figure) for point in line.curve.points)]
     left = f" The first {MAX_LINES} of {len(having)} shapes; the table has all." if len(having) > MAX_LINES else ""
+    if having and len(having) < len(lines):
+        left += f" Without a figure: {'; '.join(line.label for line in lines if line not in having)}."[:300]
     return having[:MAX_LINES], left
 
 
@@ -275,6 +281,28 @@ def _median_line(axes: Axes, line: _Line, figure: Figure, number: int, *, dashed
         linestyle=(0, (4, 2)) if dashed else "-",
         label=None if dashed else line.label,
         zorder=3,
+    )
+
+
+def _cross_out(axes: Axes, lines: Sequence[_Line], figure: Figure) -> None:
+    """Mark the points that hold a cell which is not ok: what is drawn there is over the survivors."""
+    for x, y in _partial(lines, figure):
+        axes.plot([x], [y], "x", color=INK, markersize=8, markeredgewidth=1.4, zorder=4)
+
+
+def _partial(lines: Sequence[_Line], figure: Figure) -> list[tuple[int, float]]:
+    found = [
+        (point.concurrency, point.median(figure))
+        for line in lines
+        for point in line.curve.points
+        if point.ok_cells < len(point.cells)
+    ]
+    return [(x, y) for x, y in found if y is not None]
+
+
+def _survivors(lines: Sequence[_Line], figure: Figure) -> str:
+    return (
+        " Crossed out: not every cell there is ok, so the figure is over what succeeded." if _partial(lines, figure) else ""
     )
 
 

@@ -117,3 +117,17 @@ def test_any_set_of_concurrencies_has_an_axis(concurrency):
     found = texts(as_svg(named([report.model_copy(update={"cells": cells})], "throughput")))
     assert str(concurrency[0]) in found
     assert sum(text.replace(",", "").isdigit() for text in found) < 30
+
+
+def test_what_is_over_the_survivors_is_crossed_out_and_what_has_no_figure_is_named():
+    report = sweep()
+    assert "Crossed out" not in named([report], "throughput").note
+    whole = as_svg(named([report], "throughput"))
+    cells = [cell.model_copy(update={"status": "failed"}) if cell.repeat == 5 else cell for cell in report.cells]
+    nothing = {"total_output_tok_s": None, "ttft_ms": None}
+    cells = [cell.model_copy(update=nothing) if cell.input_len == 128 else cell for cell in cells]
+    part = report.model_copy(update={"cells": cells})
+    for name in ("throughput", "ttft"):
+        assert "Crossed out" in named([part], name).note
+        assert "Without a figure: 128 in, 16 out." in named([part], name).note
+    assert as_svg(named([part], "throughput")) != whole
