@@ -75,7 +75,6 @@ def test_a_script_that_got_into_the_page_would_not_run(page: Page, tmp_path: Pat
     assert "Content Security Policy" in page.complaints[0]
 
 
-FIRST_ROW = "document.querySelector('#tables table tbody tr').textContent"
 SPEEDS = "[...document.querySelectorAll('#tables table')].at(-1).tBodies[0].rows"
 
 
