@@ -302,7 +302,9 @@ def _partial(lines: Sequence[_Line], figure: Figure) -> list[tuple[int, float]]:
 
 def _survivors(lines: Sequence[_Line], figure: Figure) -> str:
     return (
-        " Crossed out: not every cell there is ok, so the figure is over what succeeded." if _partial(lines, figure) else ""
+        " Crossed out: not every cell there is ok, so the figure is over what succeeded."
+        if _partial(lines, figure)
+        else ""
     )
 
 
