@@ -4,6 +4,7 @@ RigsError
   + EvalError             the measurement cannot go on; the message says what to do
       + EndpointGoneError     nothing answers any more: look at the engine, then the same unit may be resumed
       + WorkloadError         what was asked for cannot be sent or measured: change the unit
+      + IncomparableReportsError  two reports of unlike work: measure both with the same one
 
 A failed *request* is none of these: it is a `RequestRecord` with status `failed`, counted in the report.
 """
@@ -23,3 +24,7 @@ class EndpointGoneError(EvalError):
 
 class WorkloadError(EvalError):
     """The unit asks for something that cannot be sent or measured."""
+
+
+class IncomparableReportsError(EvalError):
+    """The figures of these reports say nothing about each other."""

@@ -59,6 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     _add_shell(commands)
+    render = commands.add_parser("render", help="draw a report.json as a page and as charts")
+    render.add_argument("report", metavar="REPORT.json")
+    render.add_argument("--against", metavar="OTHER.json", help="a report of the same workload, drawn beside it")
+    render.add_argument("--html", metavar="FILE", help="write the page here: one file, to be shared")
+    render.add_argument("--png", metavar="FOLDER", help="write the charts here")
+    render.set_defaults(run=_render)
+
     _add_measure(commands.add_parser("measure", help="measure any OpenAI-compatible endpoint, without a rig"))
     return parser
 
@@ -172,6 +179,13 @@ def _demo(options: argparse.Namespace) -> int:
     from mcp_server import demo
 
     return demo.main(quick=options.quick, as_json=options.json)
+
+
+def _render(options: argparse.Namespace) -> int:
+    from evals.render import __main__ as drawing
+
+    given = ((f"--{name}", getattr(options, name)) for name in ("against", "html", "png"))
+    return drawing.main([options.report, *(word for name, value in given if value for word in (name, value))])
 
 
 def _measure(options: argparse.Namespace) -> int:

@@ -80,7 +80,8 @@ class Session:
         """
         began = time.monotonic()
         self.progress.update(self.bar, description=words, completed=0, total=None, detail="")
-        job = await self.call(tool, **arguments)
+        answer = await self.call(tool, **arguments)
+        job = answer.get("job", answer)
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             self.progress.update(self.bar, completed=int(progress), total=total, detail=message or "")
@@ -173,6 +174,7 @@ async def _measure(session: Session, rig: str, plan: Plan) -> None:
     job = await session.do("install llama.cpp, fetch the model, serve it", "serve_engine", **served)
     results["engine"] = job["result"]
     job = await session.do("speed, one request, no drafter", "run_speed", **speed)
+    plain = job["job_id"]
     results["speed"] = await _report(session, job)
     job = await session.do(
         f"sweep {plan.concurrency} x {plan.shape}",
@@ -183,16 +185,24 @@ async def _measure(session: Session, rig: str, plan: Plan) -> None:
         repeats=1,
     )
     results["sweep"] = await _report(session, job)
+    results["sweep_page"] = await _page(session, "draw the sweep", report_id=job["job_id"])
     await session.do("stop the engine", "stop_engine", rig=rig)
 
     drafted = {**served, "drafter": "ngram", "draft_tokens": plan.draft_tokens}
     await session.do(f"serve it with the n-gram drafter, {plan.draft_tokens} tokens", "serve_engine", **drafted)
     job = await session.do("speed, one request, n-gram drafter", "run_speed", **speed)
     results["speed_with_drafter"] = await _report(session, job)
+    results["speed_page"] = await _page(session, "draw the speeds", report_id=job["job_id"], against=plain)
 
 
 async def _report(session: Session, job: dict[str, Any]) -> dict[str, Any]:
     return await session.call("get_report", report_id=job["job_id"], all_cells=True)
+
+
+async def _page(session: Session, words: str, **arguments: Any) -> str:
+    """Have a report drawn as a page; its path."""
+    job = await session.do(words, "render_report", format="html", **arguments)
+    return str(job["result"]["path"])
 
 
 def _show(results: dict[str, Any]) -> None:
@@ -207,6 +217,8 @@ def _show(results: dict[str, Any]) -> None:
     console.print(f"\n{results['note']}", style="yellow")
     for name in ("speed", "speed_with_drafter", "sweep"):
         console.print(f"{name} report: {results[name]['path']}", highlight=False, soft_wrap=True)
+    for name in ("speed", "sweep"):
+        console.print(f"{name} page, for a browser: {results[f'{name}_page']}", highlight=False, soft_wrap=True)
     console.print(f"Nothing is left running. {results['elapsed_s']:.0f} s in all.")
 
 

@@ -61,6 +61,9 @@ def _next_step(job: Job) -> str:
             return f"run_speed(rig={job.rig!r}) or run_sweep(rig={job.rig!r}); at the end stop_engine(rig={job.rig!r})"
         case JobStatus.DONE if job.kind == "attach":
             return f"list_engines(rig={job.rig!r}), then serve_engine(rig={job.rig!r}, ...)"
+        case JobStatus.DONE if job.kind == "render" and job.args.get("format") == "png":
+            other = f", against={job.args['against']!r}" if job.args.get("against") else ""
+            return f"render_report(report_id={job.args['report_id']!r}, format='png'{other}) shows the charts"
         case JobStatus.FAILED:
             return f"read_job_log(job_id={job.job_id!r})"
         case JobStatus.CANCELLED if measuring:

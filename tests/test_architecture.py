@@ -25,7 +25,8 @@ HEAVY = {
     "datasets",
     "numpy",
     "matplotlib",
-    "altair",
+    "PIL",
+    "jinja2",
     "rich",
     "httptools",
     "gguf",
@@ -88,8 +89,16 @@ def test_the_server_starts_without_heavy_libraries() -> None:
     assert {name.split(".")[0] for name in loaded} & HEAVY == set()
 
 
+def test_the_worker_never_loads_what_draws() -> None:
+    code = "import sys, mcp_server.worker; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name.split(".")[0] for name in loaded} & {"matplotlib", "numpy", "PIL", "jinja2"} == set()
+
+
 def test_what_runs_on_a_rig_needs_few_packages() -> None:
     """Only what rig-requirements.lock pins, so that a rig never needs a cloud library, MCP or a database."""
     code = "import sys, evals.__main__, rigs.fetch; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {name.split(".")[0] for name in loaded} & {"mcp", "sqlalchemy", "dbos", "platformdirs"} == set()
+    assert {name.split(".")[0] for name in loaded} & {
+        *("mcp", "sqlalchemy", "dbos", "platformdirs", "matplotlib", "jinja2")
+    } == set()

@@ -5,17 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from mcp.server.mcpserver import Context
+from mcp.server.mcpserver import Context, Image
+from mcp.types import CallToolResult, ContentBlock, TextContent
 from pydantic import BaseModel, Field
 
 from evals.cells import key_of
 from evals.report import Acceptance, Cell, Report
 from mcp_server.app import App, app_of
+from mcp_server.drawing import DRAWN, drawn_before
 from mcp_server.edge import tool
 from mcp_server.reports import load_report
 from mcp_server.tools.measure import parse_shape
 from mcp_server.tools.rigs import finished_or_raise
-from mcp_server.views import JobView
+from mcp_server.views import JobView, job_view
+from rigs.errors import UsageError
 
 ReportId = Annotated[str, Field(description="As list_reports shows it; the same as the job's id.")]
 SIZE_LIMIT = 8000
@@ -95,7 +98,9 @@ class ReportSummary(BaseModel):
 class Rendered(BaseModel):
     job: JobView
     path: str | None
-    preview: str = Field(description="The beginning of the file.")
+    paths: list[str] = Field(description="All files written; of png one a chart.")
+    preview: str = Field(description="The beginning of the file, of markdown and csv.")
+    next_step: str = ""
 
 
 @tool("List reports", read_only=True)
@@ -151,19 +156,46 @@ def render_report(
     ctx: Context[App],
     report_id: ReportId,
     format: Annotated[
-        Literal["markdown", "csv"], Field(description="markdown to read, csv for programs.")
+        Literal["markdown", "csv", "html", "png"],
+        Field(description="markdown to read, csv for programs, html: a page to share, png: its charts as images."),
     ] = "markdown",
-) -> Rendered:
-    """Write a report as a markdown page or a csv table beside its data; returns the path and its beginning."""
+    against: Annotated[
+        str | None, Field(description="A second report of the same workload, drawn beside it: html and png.")
+    ] = None,
+) -> Annotated[CallToolResult, Rendered]:
+    """Write a report as markdown, csv, an html page or png charts beside its data; returns the paths.
+
+    html and png take seconds: then wait_for_job, and the same call again gives the result, charts as images.
+    """
     app = app_of(ctx)
-    app.state.unit(report_id)
-    view = finished_or_raise(app, "render", None, {"report_id": report_id, "format": format})
-    path = str(view.result["path"]) if view.result and "path" in view.result else None
+    units = [app.state.unit(report_id)]
+    if against is not None:
+        if format not in DRAWN:
+            raise UsageError(f"against is for html and png, not for {format}.")
+        units.append(app.state.unit(against))
+    args = {"report_id": report_id, "format": format, "against": against}
+    drawn = drawn_before(app.state, args, units) if format in DRAWN else None
+    view = job_view(drawn) if drawn else finished_or_raise(app, "render", None, args)
+    rendered = _rendered(view, format)
+    content: list[ContentBlock] = [TextContent(type="text", text=rendered.model_dump_json(indent=2))]
+    if format == "png":
+        content += [Image(path=path).to_image_content() for path in rendered.paths]
+    return CallToolResult(content=content, structured_content=rendered.model_dump(mode="json"))
+
+
+def _rendered(view: JobView, format: str) -> Rendered:
+    paths = view.result.get("paths", []) if view.result else []
+    written = [str(path) for path in paths] if isinstance(paths, list) else []
     preview = ""
-    if path:
-        with open(path, encoding="utf-8") as file:
+    if written and format not in DRAWN:
+        with open(written[0], encoding="utf-8") as file:
             preview = file.read(PREVIEW_LIMIT)
-    return Rendered(job=view, path=path, preview=preview)
+    next_step = view.next_step
+    if view.status == "done":
+        next_step = "open the page in a browser" if format == "html" else ""
+        if not written:
+            next_step = "no cell has a figure, so there is nothing to draw: get_report says why"
+    return Rendered(job=view, path=written[0] if written else None, paths=written, preview=preview, next_step=next_step)
 
 
 def summarise(report: Report, chosen: list[Cell], path: Path) -> ReportSummary:

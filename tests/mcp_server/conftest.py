@@ -127,7 +127,8 @@ class Session:
         if result.is_error:
             return str(result.content)
         assert result.structured_content is not None
-        job = await self.finish(result.structured_content)
+        # Some tools wrap the job in a view of their own.
+        job = await self.finish(result.structured_content.get("job", result.structured_content))
         assert job["status"] == "failed", job
         return job["error"]
 
