@@ -4,6 +4,7 @@ RigsError
   + EvalError             the measurement cannot go on; the message says what to do
       + EndpointGoneError     nothing answers any more: look at the engine, then the same unit may be resumed
       + WorkloadError         what was asked for cannot be sent or measured: change the unit
+      + UnsupportedWorkError  the endpoint lacks what the unit needs: serve another model, or measure something else
 
 A failed *request* is none of these: it is a `RequestRecord` with status `failed`, counted in the report.
 """
@@ -23,3 +24,7 @@ class EndpointGoneError(EvalError):
 
 class WorkloadError(EvalError):
     """The unit asks for something that cannot be sent or measured."""
+
+
+class UnsupportedWorkError(EvalError):
+    """The endpoint itself says that it lacks what the unit needs; nothing was sent, and the report says so."""
