@@ -200,3 +200,8 @@ def summarise_eval(work: EvalWork, cells: Sequence[Cell]) -> Eval | None:
         scorer_version=SCORER_VERSIONS[work.dataset],
         items_path=RESULTS,
     )
+
+
+def describe_score(found: Eval) -> str:
+    words = f"{found.dataset}: {found.correct} of {found.n} right, {found.score:.1%}"
+    return f"{words} (95 % range {found.score_low:.1%} to {found.score_high:.1%})"
