@@ -253,11 +253,12 @@ def _kind(value: Any, wanted: type, item_type: type | None, accepted: Sequence[A
 def _dict_is_right(value: Mapping[str, Any], accepted: Sequence[Any]) -> bool:
     """Key by key, and without a look at types: 20.0 passes for 20. Lists inside are compared as they are."""
 
-    def fits(answer: Mapping[str, Sequence[Any]]) -> bool:
+    def fits(answer: Mapping[str, Any]) -> bool:
+        values = {key: cast("list[Any]", one) for key, one in answer.items() if isinstance(one, list)}
         return all(
-            key in answer and _standard(given) in [_standard(one) for one in answer[key]]
+            key in values and _standard(given) in [_standard(one) for one in values[key]]
             for key, given in value.items()
-        ) and all(key in value or "" in values for key, values in answer.items())
+        ) and all(key in value or "" in one for key, one in values.items())
 
     return any(fits(answer) for answer in accepted if isinstance(answer, dict))  # pyright: ignore[reportUnknownArgumentType]  # any JSON
 

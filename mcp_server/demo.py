@@ -50,9 +50,9 @@ class Plan:
 
 
 FULL = Plan(
-    prompts=("code", "summary"), max_tokens=64, repeats=2, concurrency=(1, 2, 4), shape="64/32", reply_tokens=96
+    prompts=("code", "summary"), max_tokens=64, repeats=2, concurrency=(1, 2, 4), shape="64/32", reply_tokens=64
 )
-QUICK = Plan(prompts=("summary",), max_tokens=32, repeats=1, concurrency=(1, 2), shape="32/16", reply_tokens=32)
+QUICK = Plan(prompts=("summary",), max_tokens=32, repeats=1, concurrency=(1, 2), shape="32/16", reply_tokens=16)
 
 
 class DemoError(RigsError):

@@ -98,18 +98,8 @@ def _eval(report: Report) -> list[str]:
     if report.eval is None:
         return []
     found = report.eval
-    names = (
-        "data set",
-        "asked",
-        "right",
-        "score",
-        "95 % range",
-        "not answered",
-        "cut off",
-        "lm-eval strict",
-        "flexible",
-    )
-    row = (
+    names = ["data set", "asked", "right", "score", "95 % range", "not answered", "cut off"]
+    row = [
         found.dataset,
         str(found.n),
         str(found.correct),
@@ -117,15 +107,17 @@ def _eval(report: Report) -> list[str]:
         f"{_share(found.score_low)} to {_share(found.score_high)}",
         str(found.not_answered),
         str(found.cut_off),
-        _share(found.lm_eval_strict),
-        _share(found.lm_eval_flexible),
-    )
+    ]
+    for name, share in (("lm-eval strict", found.lm_eval_strict), ("lm-eval flexible", found.lm_eval_flexible)):
+        if share is not None:
+            names.append(name)
+            row.append(_share(share))
     files = f"Scorer `{found.scorer_version}`. Every question's raw reply and verdict: `{found.items_path}`."
     return ["## Score", "", *_table(names, [row]), "", files]
 
 
-def _share(value: float | None) -> str:
-    return NONE if value is None else f"{value:.1%}"
+def _share(value: float) -> str:
+    return f"{value:.1%}"
 
 
 def _by_shape(cells: Sequence[Cell]) -> list[list[Cell]]:
