@@ -41,7 +41,9 @@ def scored(spec):
     key = plan_cells(spec.work)[0]
     scores = Scores(n=8, correct=5, not_answered=0, cut_off=2, lm_eval_strict=4, lm_eval_flexible=5)
     cell = measure_cell(key, [record(str(number)) for number in range(8)]).model_copy(update={"scores": scores})
-    return build_report(spec, {key: cell}, started_at=None, requests_path="requests.jsonl", provenance={})
+    return build_report(
+        spec, dict(zip([key], [cell], strict=True)), started_at=None, requests_path="requests.jsonl", provenance={}
+    )
 
 
 REPORTS = {
