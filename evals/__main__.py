@@ -55,6 +55,8 @@ def describe(cell: Cell) -> str:
     if cell.status != "ok":
         return f"{cell.status}: {cell.reason}"
     speed = "- tok/s" if cell.total_output_tok_s is None else f"{cell.total_output_tok_s:.1f} tok/s"
+    if cell.scores is not None:
+        speed = f"{cell.scores.correct} of {cell.scores.n} right, {speed}"
     first = "-" if cell.ttft_ms is None else f"{cell.ttft_ms.p50:.0f} ms"
     return f"{speed}, ttft p50 {first}"
 

@@ -5,6 +5,7 @@ RigsError
       + EndpointGoneError     nothing answers any more: look at the engine, then the same unit may be resumed
       + WorkloadError         what was asked for cannot be sent or measured: change the unit
       + IncomparableReportsError  two reports of unlike work: measure both with the same one
+      + UnsupportedWorkError  the endpoint lacks what the unit needs: serve another model, or measure something else
 
 A failed *request* is none of these: it is a `RequestRecord` with status `failed`, counted in the report.
 """
@@ -28,3 +29,7 @@ class WorkloadError(EvalError):
 
 class IncomparableReportsError(EvalError):
     """The figures of these reports say nothing about each other."""
+
+
+class UnsupportedWorkError(EvalError):
+    """The endpoint itself says that it lacks what the unit needs; nothing was sent, and the report says so."""

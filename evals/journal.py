@@ -1,6 +1,7 @@
 """The files of a run: what is finished stays finished, whatever happens to the process or the disk.
 
-`requests.jsonl` gets the requests of a cell before `cells.jsonl` gets the cell, so a recorded cell has its requests.
+`requests.jsonl` gets the requests of a cell, and `items_results.jsonl` its questions' results, before `cells.jsonl`
+gets the cell, so a recorded cell has its requests and results.
 What a cut-off run left behind that line (half a line, requests of an unrecorded cell) is removed at the next start.
 """
 
@@ -21,16 +22,18 @@ from pydantic import BaseModel, ValidationError
 
 from evals.cells import key_of
 from evals.errors import EvalError, WorkloadError
+from evals.questions import ItemResult
 from evals.record import RequestRecord
 from evals.report import Cell, Report
 from evals.spec import UnitSpec
 from evals.workload import CellKey
 from rigs.errors import RigFullError
 
-SPEC, CELLS, REQUESTS, REPORT, STARTS, LOCK = (
+SPEC, CELLS, REQUESTS, RESULTS, REPORT, STARTS, LOCK = (
     "spec.json",
     "cells.jsonl",
     "requests.jsonl",
+    "items_results.jsonl",
     "report.json",
     "starts.log",
     "lock",
@@ -40,7 +43,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class _RequestLine(BaseModel):
-    """What is read back of a line of `requests.jsonl`."""
+    """What is read back of a line of `requests.jsonl` or `items_results.jsonl`."""
 
     cell: int
 
@@ -54,14 +57,32 @@ class Journal:
     starts: list[str] = field(default_factory=list[str])
     """When each start of this unit was, this one last."""
 
-    def record(self, cell: Cell, records: Sequence[RequestRecord]) -> None:
+    def record(self, cell: Cell, records: Sequence[RequestRecord], results: Sequence[ItemResult] = ()) -> None:
         """Raises: RigFullError: nothing of this cell is recorded, and everything before it still is."""
         ordinal = self.plan.index(key_of(cell)) + 1
         lines = b"".join(_encode({"cell": ordinal, **_fields(record)}) + b"\n" for record in records)
         if lines:
             _append(self.run_dir / REQUESTS, lines)
+        if results:
+            _append(self.run_dir / RESULTS, _lines(results))
         _append(self.run_dir / CELLS, cell.model_dump_json().encode() + b"\n")
         self.cells[key_of(cell)] = cell
+
+    def results(self) -> list[ItemResult]:
+        """Raises: WorkloadError: a line is not one of ours."""
+        path = self.run_dir / RESULTS
+        if not path.exists():
+            return []
+        try:
+            return [ItemResult.model_validate_json(line) for line in path.read_bytes().splitlines()]
+        except ValidationError as error:
+            raise WorkloadError(f"{path} holds a line that is no result. Use another folder.") from error
+
+    def rewrite(self, cells: Sequence[Cell], results: Sequence[ItemResult]) -> None:
+        """Replace what is recorded by the same with other scores. Raises: RigFullError: the old ones stay."""
+        _replace(self.run_dir / RESULTS, _lines(results))
+        _replace(self.run_dir / CELLS, _lines(cells))
+        self.cells = {key_of(cell): cell for cell in cells}
 
     def write_report(self, report: Report) -> None:
         """A reader sees the old report or the new one. Raises: RigFullError."""
@@ -104,7 +125,8 @@ def open_journal(run_dir: Path, spec: UnitSpec, plan: Sequence[CellKey], now: st
 
         _keep(run_dir / CELLS, is_cell)
         recorded = {known[key] for key in journal.cells}
-        _keep(run_dir / REQUESTS, lambda line: _ordinal(line) in recorded)
+        for name in (REQUESTS, RESULTS):
+            _keep(run_dir / name, lambda line: _ordinal(line) in recorded)
         _append(run_dir / STARTS, now.encode() + b"\n")
         journal.starts = (run_dir / STARTS).read_text().split()
         yield journal
@@ -133,6 +155,10 @@ def _pin_spec(path: Path, spec: UnitSpec) -> None:
             f"{path.parent} holds another unit ({read_spec(path).report_id}), whose cells must not mix with those of "
             f"{spec.report_id}. Use another folder, or run the unit in its spec.json."
         )
+
+
+def _lines(models: Sequence[BaseModel]) -> bytes:
+    return b"".join(model.model_dump_json().encode() + b"\n" for model in models)
 
 
 def _fields(record: RequestRecord) -> dict[str, Any]:

@@ -19,8 +19,9 @@ SCHEMA_VERSION = 1
 
 Kind = Literal["speed", "sweep", "mixed", "longctx", "longmixed", "eval", "steptime"]
 CellStatus = Literal["ok", "infeasible", "unsupported", "failed", "not_run"]
-ReportStatus = Literal["running", "ok", "infeasible", "failed", "cancelled"]
-"""`running`: made of the cells so far, never written to a file. `infeasible`: no cell can be run on this endpoint."""
+ReportStatus = Literal["running", "ok", "infeasible", "unsupported", "failed", "cancelled"]
+"""`running`: made of the cells so far, never written to a file. `infeasible`: no cell can be run on this endpoint.
+`unsupported`: the endpoint lacks what the unit needs, e.g. tools, and nothing was sent."""
 
 DEFINITIONS: dict[str, str] = {
     "clock": "Monotonic, on the machine that sends. A request's clock starts when its bytes reach the socket; "
@@ -47,6 +48,10 @@ DEFINITIONS: dict[str, str] = {
     "Figures are over ok requests only.",
     "spread": "(largest - smallest) / mean of decode_tok_s over the repeats of a prompt.",
     "acceptance": "Accepted / drafted tokens over all ok requests, by the engine's own count.",
+    "score": "Right answers / questions asked, a failed request being a wrong answer (not_answered). score_low and "
+    "score_high are the 95 % range by Wilson. cut_off: replies that ended at max_tokens.",
+    "lm_eval": "lm_eval_strict and lm_eval_flexible: the share that is right by the extraction and match rules of "
+    "lm-eval's task gsm8k (version 3), which compare texts; the prompt is our own, without examples.",
     "client": "What the measuring process did to the figures: client_limited means that they are, at least in part, "
     "its own.",
     "workload_hash": "SHA-256 of lengths, counts and texts without the seed: equal hashes may be compared.",
@@ -74,6 +79,20 @@ class Lengths(Border):
     mismatched: int = 0
 
 
+class Scores(Border):
+    """What came of the questions of a cell."""
+
+    n: int
+    correct: int
+    not_answered: int
+    """Failed requests, which count as wrong."""
+    cut_off: int
+    """Replies that ended at `max_tokens`."""
+    lm_eval_strict: int | None = None
+    lm_eval_flexible: int | None = None
+    """Right by lm-eval's rules of these names; null for a data set without such rules."""
+
+
 class Cell(Border):
     """One burst, or one request of a speed unit. A line of `cells.jsonl` is one of these."""
 
@@ -98,6 +117,8 @@ class Cell(Border):
     cached_tokens: int | None = None
     drafted: int | None = None
     accepted: int | None = None
+    scores: Scores | None = None
+    """Of an eval."""
     failures: dict[str, int] = Field(default_factory=dict)
     """Reason -> number of requests that failed for it."""
     client: ClientCheck | None = None
@@ -134,10 +155,18 @@ class Speed(Border):
 class Eval(Border):
     dataset: str
     n: int
+    """Questions asked so far; of a finished unit all of them."""
     correct: int
     score: float
+    score_low: float
+    score_high: float
+    not_answered: int
+    cut_off: int
+    lm_eval_strict: float | None
+    lm_eval_flexible: float | None
     scorer_version: str
     items_path: str
+    """Every question's raw reply and verdict."""
 
 
 class Steady(Border):

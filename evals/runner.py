@@ -16,13 +16,15 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import JsonValue
 
 from evals.cells import cell_without_requests, measure_cell
-from evals.errors import EndpointGoneError, EvalError, WorkloadError
+from evals.errors import EndpointGoneError, EvalError, UnsupportedWorkError, WorkloadError
+from evals.eval_run import EvalRun, rescore, with_scores
 from evals.fitting import calibrate
 from evals.journal import REQUESTS, Journal, open_journal
 from evals.load import run_at_once
+from evals.questions import Question, read_questions
 from evals.record import Request, RequestRecord
 from evals.report import Cell, Report
-from evals.spec import SpeedWork, UnitSpec
+from evals.spec import EvalWork, SpeedWork, UnitSpec
 from evals.speed import SpeedRun
 from evals.stream_client import StreamClient
 from evals.summary import EndedEarly, build_report
@@ -66,15 +68,21 @@ async def run_unit(spec: UnitSpec, run_dir: Path, on_cell: OnCell | None = None)
     plan = plan_cells(spec.work)
     headers = _headers(spec)
     with open_journal(run_dir, spec, plan, _now()) as journal:
+        questions: list[Question] = []
+        if isinstance(spec.work, EvalWork):
+            questions = read_questions(run_dir, spec.work)
+            rescore(journal, questions)
         ended: EndedEarly | None = None
         try:
-            await _run_cells(spec, plan, journal, headers, on_cell)
+            await _run_cells(spec, plan, journal, headers, questions, on_cell)
         except asyncio.CancelledError:
             done = len(journal.cells)
             _conclude(
                 spec, journal, EndedEarly(status="cancelled", reason=f"cancelled after {done} of {len(plan)} cells")
             )
             raise
+        except UnsupportedWorkError as error:
+            ended = EndedEarly(status="unsupported", reason=str(error))
         except EvalError as error:
             ended = EndedEarly(status="failed", reason=str(error))
         return _conclude(spec, journal, ended)
@@ -94,7 +102,12 @@ def _conclude(spec: UnitSpec, journal: Journal, ended: EndedEarly | None) -> Rep
 
 
 async def _run_cells(
-    spec: UnitSpec, plan: Sequence[CellKey], journal: Journal, headers: dict[str, str], on_cell: OnCell | None
+    spec: UnitSpec,
+    plan: Sequence[CellKey],
+    journal: Journal,
+    headers: dict[str, str],
+    questions: Sequence[Question],
+    on_cell: OnCell | None,
 ) -> None:
     pending = [(ordinal, key) for ordinal, key in enumerate(plan, 1) if key not in journal.cells]
     if not pending:
@@ -103,7 +116,7 @@ async def _run_cells(
     async with StreamClient(
         spec.endpoint.base_url, headers=headers, stream_keys=spec.endpoint.request.stream_keys
     ) as client:
-        run = await _prepare(client, spec, PromptSource(spec.seed, start=len(journal.starts)))
+        run = await _prepare(client, spec, PromptSource(spec.seed, start=len(journal.starts)), questions)
         warm = False
         for ordinal, key in pending:
             started_at = _now()
@@ -115,7 +128,9 @@ async def _run_cells(
                     await _warm_up(client, run, key)
                     warm = True
                 cell, records = await _run_cell(client, run, key, ordinal, started_at)
-            journal.record(cell, records)
+            results = run.results(key, ordinal, records) if isinstance(run, EvalRun) else []
+            cell = with_scores(cell, results)
+            journal.record(cell, records, results)
             if on_cell is not None:
                 on_cell(cell, ordinal, len(plan))
             if records and not cell.requests.ok:
@@ -125,28 +140,37 @@ async def _run_cells(
                 silent = 0
 
 
-async def _prepare(client: StreamClient, spec: UnitSpec, prompts: PromptSource) -> KindOfRun:
+async def _prepare(
+    client: StreamClient, spec: UnitSpec, prompts: PromptSource, questions: Sequence[Question]
+) -> KindOfRun:
     if isinstance(spec.work, SpeedWork):
         return SpeedRun(spec=spec, prompts=prompts)
+    if isinstance(spec.work, EvalWork):
+        run = EvalRun.of(spec, spec.work, questions)
+        await run.check_support(client)
+        return run
     return SweepRun(spec=spec, prompts=prompts, fitter=await calibrate(client, spec, prompts))
 
 
 async def _warm_up(client: StreamClient, run: KindOfRun, key: CellKey) -> None:
     with contextlib.suppress(EvalError):  # it shows itself in the first cell, and is recorded there
         requests = await run.warm_up(key)
-        await run_at_once(client, requests, len(requests))
+        if requests:
+            await run_at_once(client, requests, len(requests))
 
 
 async def _run_cell(
     client: StreamClient, run: KindOfRun, key: CellKey, ordinal: int, started_at: str
 ) -> tuple[Cell, list[RequestRecord]]:
+    count = key.concurrency
     try:
         requests = await run.requests(key, ordinal)
+        count = len(requests)
         load = await run_at_once(client, requests, key.concurrency)
     except EvalError as error:
         unsent = [
             RequestRecord(id=f"{ordinal}-{number}", status="failed", reason=f"not sent: {error}")
-            for number in range(key.concurrency)
+            for number in range(count)
         ]
         return measure_cell(key, unsent, started_at=started_at, finished_at=_now()), unsent
     cell = measure_cell(key, load.records, client=load.check, started_at=started_at, finished_at=_now())

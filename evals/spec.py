@@ -38,7 +38,29 @@ class SweepWork(Border):
     repeats: int = Field(default=5, ge=1, le=100)
 
 
-Work = Annotated[SpeedWork | SweepWork, Field(discriminator="kind")]
+Dataset = Literal["gsm8k", "bfcl_simple"]
+
+
+class EvalWork(Border):
+    """Questions asked once each, greedy, and scored. They lie in `items.jsonl` beside the unit."""
+
+    kind: Literal["eval"] = "eval"
+    dataset: Dataset
+    items_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Of `items.jsonl`, whatever the limit."""
+    items: int = Field(ge=1)
+    """Questions in that file."""
+    limit: int | None = Field(default=None, ge=1)
+    """Ask the first so many; null: all."""
+    concurrency: int = Field(default=1, ge=1, le=MAX_CONCURRENCY)
+    max_tokens: int = Field(default=1024, ge=1, le=65_536)
+
+    @property
+    def asked(self) -> int:
+        return self.items if self.limit is None else min(self.items, self.limit)
+
+
+Work = Annotated[SpeedWork | SweepWork | EvalWork, Field(discriminator="kind")]
 
 
 class UnitSpec(Border):

@@ -26,6 +26,16 @@ def median(values: Sequence[float]) -> float | None:
     return percentile(sorted(values), 0.5) if values else None
 
 
+def wilson_range(count: int, of: int) -> tuple[float, float]:
+    """Where a share of which `count` of `of` were seen lies with 95 % confidence; `of` is above 0."""
+    z = 1.959963984540054
+    share, spread = count / of, z * z / of
+    middle = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / of + spread / (4 * of))
+    # The ends belong to it exactly where all or none were seen; rounding must not leave them out.
+    return (0.0 if count == 0 else middle - half, 1.0 if count == of else middle + half)
+
+
 def geometric_mean(values: Sequence[float]) -> float | None:
     """None for no values and where one is not above 0: a speed of nothing has no logarithm."""
     if not values or min(values) <= 0:

@@ -9,9 +9,10 @@ from typing import Literal
 from pydantic import JsonValue
 
 from evals.cells import FAILED_SHARE, cell_without_requests, key_of
-from evals.report import DEFINITIONS, Cell, Failure, Report, ReportStatus, Speed
+from evals.eval_run import summarise_eval
+from evals.report import DEFINITIONS, Cell, Eval, Failure, Report, ReportStatus, Speed
 from evals.self_check import ClientCheck, judged, merge
-from evals.spec import SpeedWork, UnitSpec
+from evals.spec import EvalWork, SpeedWork, SweepWork, UnitSpec
 from evals.speed import summarise_speed
 from evals.workload import CellKey, plan_cells, workload_hash
 
@@ -20,7 +21,7 @@ ENOUGH_FOR_P99 = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedEarly:
-    status: Literal["failed", "cancelled"]
+    status: Literal["failed", "cancelled", "unsupported"]
     reason: str
 
 
@@ -33,9 +34,10 @@ def build_report(
     provenance: Mapping[str, JsonValue],
     ended: EndedEarly | None = None,
 ) -> Report:
-    """Cells that are not in `cells` are `not_run`, for the reason of `ended`."""
+    """Cells that are not in `cells` are `not_run`, or `unsupported`, for the reason of `ended`."""
     why = ended.reason if ended else "the unit has not come to it"
-    every = [cells.get(key) or cell_without_requests(key, "not_run", why) for key in plan_cells(spec.work)]
+    state = "unsupported" if ended and ended.status == "unsupported" else "not_run"
+    every = [cells.get(key) or cell_without_requests(key, state, why) for key in plan_cells(spec.work)]
     status, reason = _verdict(every, ended)
     return Report(
         report_id=spec.report_id,
@@ -50,7 +52,7 @@ def build_report(
         arm=spec.arm,
         cells=every,
         speed=_speed(spec, every),
-        eval=None,
+        eval=_eval(spec, every),
         steady=None,
         client=_client(every),
         telemetry=None,
@@ -80,6 +82,10 @@ def _speed(spec: UnitSpec, cells: Sequence[Cell]) -> Speed | None:
     source = spec.endpoint.request.stream_keys.drafted
     drafting = spec.arm.drafter is not None or any(cell.drafted for cell in cells)
     return summarise_speed(spec.work, cells, source=source, drafting=drafting)
+
+
+def _eval(spec: UnitSpec, cells: Sequence[Cell]) -> Eval | None:
+    return summarise_eval(spec.work, cells) if isinstance(spec.work, EvalWork) else None
 
 
 def _verdict(cells: Sequence[Cell], ended: EndedEarly | None) -> tuple[ReportStatus, str | None]:
@@ -116,13 +122,14 @@ def _warnings(spec: UnitSpec, cells: Sequence[Cell]) -> list[str]:
     measured = [cell for cell in cells if cell.requests.ok]
     found = (
         _client_limited(measured),
-        _cache_hits(measured),
+        _cache_hits(spec, measured),
         _wrong_lengths(measured, "prompt", lambda cell: (cell.input_tokens.mismatched, cell.input_tokens.got)),
         _wrong_lengths(measured, "reply", lambda cell: (cell.output_tokens.mismatched, cell.output_tokens.got)),
         _estimated_lengths(spec),
         _queueing(spec, measured),
-        _partial_failures(measured),
-        _few_samples(measured),
+        _partial_failures(spec, measured),
+        _few_samples(spec, measured),
+        _cut_off(measured),
     )
     return [warning for warning in found if warning]
 
@@ -139,7 +146,9 @@ def _client_limited(cells: Sequence[Cell]) -> str | None:
     )
 
 
-def _cache_hits(cells: Sequence[Cell]) -> str | None:
+def _cache_hits(spec: UnitSpec, cells: Sequence[Cell]) -> str | None:
+    if isinstance(spec.work, EvalWork):
+        return None  # a score does not depend on it
     hit = [cell for cell in cells if cell.cached_tokens]
     if not hit:
         return None
@@ -167,7 +176,7 @@ def _wrong_lengths(cells: Sequence[Cell], what: str, read: Callable[[Cell], tupl
 
 
 def _estimated_lengths(spec: UnitSpec) -> str | None:
-    if isinstance(spec.work, SpeedWork) or spec.endpoint.request.tokenize_path is not None:
+    if not isinstance(spec.work, SweepWork) or spec.endpoint.request.tokenize_path is not None:
         return None
     return (
         "prompt lengths were estimated: the endpoint has no tokenizer that we know, so prompts were made by tokens per "
@@ -186,22 +195,37 @@ def _queueing(spec: UnitSpec, cells: Sequence[Cell]) -> str | None:
     )
 
 
-def _partial_failures(cells: Sequence[Cell]) -> str | None:
+def _partial_failures(spec: UnitSpec, cells: Sequence[Cell]) -> str | None:
     partial = [cell for cell in cells if cell.requests.failed]
     if not partial:
         return None
     failed = sum(cell.requests.failed for cell in partial)
+    if isinstance(spec.work, EvalWork):
+        return f"failed requests: {failed} questions were not answered and count as wrong."
     return (
         f"failed requests: {failed} in {len(partial)} cells that have figures. Those are over the survivors, which "
         f"may have had the server more to themselves."
     )
 
 
-def _few_samples(cells: Sequence[Cell]) -> str | None:
+def _few_samples(spec: UnitSpec, cells: Sequence[Cell]) -> str | None:
+    if isinstance(spec.work, EvalWork):
+        return None  # its times are by the way, and the score has its range
     few = [cell for cell in cells if cell.ttft_ms is not None and cell.ttft_ms.n < ENOUGH_FOR_P99]
     if not few:
         return None
     return (
         f"few samples: in {len(few)} of {len(cells)} cells p99 of ttft_ms, tpot_ms and e2e_ms is over fewer than "
         f"{ENOUGH_FOR_P99} requests; read it as the largest one."
+    )
+
+
+def _cut_off(cells: Sequence[Cell]) -> str | None:
+    cut = sum(cell.scores.cut_off for cell in cells if cell.scores)
+    if not cut:
+        return None
+    asked = sum(cell.scores.n for cell in cells if cell.scores)
+    return (
+        f"cut off: {cut} of {asked} replies ended at max_tokens ({cells[0].output_len}), most of them before their "
+        f"answer; the score is that of a model which must be brief."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -14,13 +14,16 @@ from evals.errors import WorkloadError
 from evals.prompts.chat import CHAT_PROMPTS
 from evals.prompts.words import WORDS
 from evals.record import Request
-from evals.spec import SpeedWork, UnitSpec, Work
+from evals.spec import EvalWork, SpeedWork, UnitSpec, Work
 from rigs.facts import Border
 
 GENERATOR_VERSION = 1
 """Raised when equal specs would send other prompts than before; part of the workload hash."""
 
 CHAT_PATH = "/v1/chat/completions"
+SMALLEST_SLICE = 8
+WAVES_IN_A_SLICE = 4
+"""At the end of a slice some of the server idles, so a slice is several times what is in flight."""
 
 
 class CellKey(Border):
@@ -56,6 +59,17 @@ def plan_cells(work: Work) -> list[CellKey]:
         unknown = sorted(set(work.prompts) - set(CHAT_PROMPTS))
         if unknown:
             raise WorkloadError(f"Unknown prompt {unknown[0]!r}. Available: {', '.join(CHAT_PROMPTS)}.")
+    elif isinstance(work, EvalWork):
+        keys = [
+            CellKey(
+                concurrency=work.concurrency,
+                input_len=None,
+                output_len=work.max_tokens,
+                prompt=f"questions {part.start + 1}-{part.stop}",
+                repeat=1,
+            )
+            for part in slices(work)
+        ]
     else:
         keys = [
             CellKey(
@@ -76,9 +90,15 @@ def plan_cells(work: Work) -> list[CellKey]:
     return keys
 
 
+def slices(work: EvalWork) -> list[range]:
+    """The questions of each cell of an eval, counted from 0."""
+    size = max(SMALLEST_SLICE, WAVES_IN_A_SLICE * work.concurrency)
+    return [range(start, min(start + size, work.asked)) for start in range(0, work.asked, size)]
+
+
 def workload_hash(work: Work) -> str:
     """Equal for runs that may be compared: the work, the texts and the generator count, the seed does not."""
-    texts = [CHAT_PROMPTS[name] for name in work.prompts] if isinstance(work, SpeedWork) else [" ".join(WORDS)]
+    texts = _texts(work)
     identity = {
         "generator": GENERATOR_VERSION,
         "work": work.model_dump(mode="json"),
@@ -86,6 +106,16 @@ def workload_hash(work: Work) -> str:
     }
     canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _texts(work: Work) -> list[str]:
+    match work:
+        case SpeedWork():
+            return [CHAT_PROMPTS[name] for name in work.prompts]
+        case EvalWork():
+            return []  # the work holds the hash of the questions
+        case _:
+            return [" ".join(WORDS)]
 
 
 class PromptSource:
@@ -134,10 +164,23 @@ def chat_request(
     spec: UnitSpec, *, request_id: str, text: str, max_tokens: int, extra: Mapping[str, Any] | None = None
 ) -> Request:
     """One streamed, greedy chat turn, encoded. The engine's own fields win over ours, `extra` over both."""
+    messages = [{"role": "user", "content": text}]
+    return messages_request(spec, request_id=request_id, messages=messages, max_tokens=max_tokens, extra=extra)
+
+
+def messages_request(
+    spec: UnitSpec,
+    *,
+    request_id: str,
+    messages: Sequence[Mapping[str, Any]],
+    max_tokens: int,
+    extra: Mapping[str, Any] | None = None,
+) -> Request:
+    """The same of any messages."""
     fields = spec.endpoint.request
     body: dict[str, Any] = {
         "model": spec.endpoint.model,
-        "messages": [{"role": "user", "content": text}],
+        "messages": list(messages),
         "max_tokens": max_tokens,
         "temperature": 0,
         "stream": True,

@@ -97,7 +97,16 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument("--concurrency", default="1,2,4,8,16,32,64", metavar="N,N,...")
     sweep.add_argument("--shapes", default="512/128,128/512", metavar="IN/OUT,...", help="prompt and reply, in tokens")
     sweep.add_argument("--repeats", type=int, default=5, metavar="N")
-    for kind, of in (("speed", speed), ("sweep", sweep)):
+    scored = kinds.add_parser("eval", help="questions asked once each, greedy, and scored")
+    scored.add_argument("--dataset", required=True, choices=("gsm8k", "bfcl_simple"))
+    scored.add_argument("--source", default="sample", help="sample (default), hub, a path, or an http(s) address")
+    scored.add_argument("--sha256", help="of the source; an address needs it")
+    scored.add_argument("--answers", help="bfcl_simple: path or address of the file of answers")
+    scored.add_argument("--answers-sha256", metavar="SHA256")
+    scored.add_argument("--limit", type=int, metavar="N", help="ask the first N; default: all")
+    scored.add_argument("--concurrency", type=int, default=1, metavar="N")
+    scored.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="longest reply")
+    for kind, of in (("speed", speed), ("sweep", sweep), ("eval", scored)):
         of.add_argument("--base-url", required=True, help="e.g. http://127.0.0.1:8080; /v1 may be there or not")
         of.add_argument("--model", required=True, help="the model's name in requests")
         of.add_argument("--out", required=True, help="folder for report.json and requests.jsonl; run again to go on")

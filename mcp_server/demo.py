@@ -1,8 +1,8 @@
 """`rigbench demo`: the main job, end to end, as an MCP client does it over stdio.
 
 It attaches this machine, installs llama.cpp, serves a toy model of 135M parameters, measures speed without and with a
-drafter and a small load sweep, and lets everything go. The workload is a reduced one: its figures show that the path
-works, not how fast a machine is.
+drafter and a small load sweep, scores six word problems, and lets everything go. The workload is a reduced one: its
+figures show that the path works, not how fast a machine is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mcp_server import daemon
 from mcp_server.config import Config, load
 from rigs.errors import RigsError
 
+REPORTS = ("speed", "speed_with_drafter", "sweep", "eval")
 CHECKPOINT = "smollm2-135m-instruct-q4_1"
 NOTE = (
     "A reduced workload on a toy model of 135M parameters: it shows that the path works, not how fast this machine is."
@@ -43,11 +44,15 @@ class Plan:
     repeats: int
     concurrency: tuple[int, ...]
     shape: str
+    reply_tokens: int
+    """Of the word problems."""
     draft_tokens: int = 4
 
 
-FULL = Plan(prompts=("code", "summary"), max_tokens=64, repeats=2, concurrency=(1, 2, 4), shape="64/32")
-QUICK = Plan(prompts=("summary",), max_tokens=32, repeats=1, concurrency=(1, 2), shape="32/16")
+FULL = Plan(
+    prompts=("code", "summary"), max_tokens=64, repeats=2, concurrency=(1, 2, 4), shape="64/32", reply_tokens=64
+)
+QUICK = Plan(prompts=("summary",), max_tokens=32, repeats=1, concurrency=(1, 2), shape="32/16", reply_tokens=16)
 
 
 class DemoError(RigsError):
@@ -186,6 +191,15 @@ async def _measure(session: Session, rig: str, plan: Plan) -> None:
     )
     results["sweep"] = await _report(session, job)
     results["sweep_page"] = await _page(session, "draw the sweep", report_id=job["job_id"])
+    job = await session.do(
+        "score six word problems",
+        "run_eval",
+        rig=rig,
+        dataset="gsm8k",
+        concurrency=max(plan.concurrency),
+        max_tokens=plan.reply_tokens,
+    )
+    results["eval"] = await _report(session, job)
     await session.do("stop the engine", "stop_engine", rig=rig)
 
     drafted = {**served, "drafter": "ngram", "draft_tokens": plan.draft_tokens}
@@ -211,11 +225,17 @@ def _show(results: dict[str, Any]) -> None:
     console.print(f"\n[bold]{results['checkpoint']}[/] on llama.cpp {engine['engine_version']}, this machine's CPU")
     console.print(_speed_table(results["speed"], results["speed_with_drafter"]))
     console.print(_sweep_table(results["sweep"]))
-    for name in ("speed", "speed_with_drafter", "sweep"):
+    score = results["eval"]["eval"]
+    console.print(
+        f"Word problems: {score['correct']} of {score['n']} right (95 % range {score['score_low']:.0%} to "
+        f"{score['score_high']:.0%}). A model of 135M parameters scores what it scores: this shows that scoring works.",
+        highlight=False,
+    )
+    for name in REPORTS:
         for warning in results[name]["warnings"]:
             console.print(f"{name}: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"\n{results['note']}", style="yellow")
-    for name in ("speed", "speed_with_drafter", "sweep"):
+    for name in REPORTS:
         console.print(f"{name} report: {results[name]['path']}", highlight=False, soft_wrap=True)
     for name in ("speed", "sweep"):
         console.print(f"{name} page, for a browser: {results[f'{name}_page']}", highlight=False, soft_wrap=True)

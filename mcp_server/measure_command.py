@@ -7,19 +7,23 @@ import asyncio
 import secrets
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evals.__main__ import describe
 from evals.cells import key_of
+from evals.eval_run import describe_score
 from evals.journal import SPEC, read_spec
 from evals.load import loop_factory
+from evals.questions import ITEMS
 from evals.report import Cell, Report
 from evals.runner import run_unit
-from evals.spec import Shape, SpeedWork, SweepWork, UnitSpec
+from evals.spec import Shape, SpeedWork, SweepWork, UnitSpec, Work
 from evals.workload import plan_cells
 from mcp_server.edge import in_words
+from mcp_server.question_source import HUB, SAMPLE, QuestionSource
+from mcp_server.questions import load_questions
 from rigs.errors import UsageError
 from rigs.plugins import load_engine
 from rigs.serving import Arm, Endpoint, RequestFields
@@ -58,7 +62,7 @@ def plan(options: argparse.Namespace, out: Path) -> UnitSpec:
         UsageError: an argument is off, in words.
     """
     try:
-        work = _work(options)
+        work, told = _eval_work(options, out) if options.kind == "eval" else (_work(options), {})
         fields = load_engine(options.engine).request_fields() if options.engine else RequestFields()
         spec = UnitSpec(
             report_id=out.name,
@@ -73,6 +77,7 @@ def plan(options: argparse.Namespace, out: Path) -> UnitSpec:
                 api_key_env=options.api_key_env,
             ),
             work=work,
+            provenance=told,
         )
     except ValidationError as error:
         raise UsageError(in_words(error)) from error
@@ -98,9 +103,34 @@ def _work(options: argparse.Namespace) -> SpeedWork | SweepWork:
     return SweepWork(concurrency=concurrency, shapes=shapes, repeats=options.repeats)
 
 
+def _eval_work(options: argparse.Namespace, out: Path) -> tuple[Work, dict[str, JsonValue]]:
+    """Load the questions and lay them into `out`, unless an earlier start did."""
+    loaded = load_questions(
+        QuestionSource(
+            dataset=options.dataset,
+            source=_absolute(options.source),
+            sha256=options.sha256,
+            answers=_absolute(options.answers) if options.answers else None,
+            answers_sha256=options.answers_sha256,
+        )
+    )
+    work = loaded.work(limit=options.limit, concurrency=options.concurrency, max_tokens=options.max_tokens)
+    if not (out / SPEC).exists():
+        out.mkdir(parents=True, exist_ok=True)
+        (out / ITEMS).write_bytes(loaded.content)
+    return work, loaded.provenance
+
+
+def _absolute(place: str) -> str:
+    """Give a path from the current folder its full form; leave other sources as they are."""
+    return place if place in (SAMPLE, HUB) or "://" in place else str(Path(place).expanduser().absolute())
+
+
 def _say(console: Console, report: Report, out: Path) -> None:
     if report.speed and report.speed.geomean_decode_tok_s:
         console.print(f"geometric mean: {report.speed.geomean_decode_tok_s:.1f} tok/s decode")
+    if report.eval:
+        console.print(describe_score(report.eval), highlight=False, markup=False)
     for warning in report.warnings:
         console.print(f"warning: {warning}", highlight=False, markup=False)
     verdict = report.status if report.reason is None else f"{report.status}: {report.reason}"

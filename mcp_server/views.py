@@ -50,7 +50,7 @@ def _elapsed_s(job: Job) -> float | None:
 
 
 def _next_step(job: Job) -> str:
-    measuring = job.kind in ("speed", "sweep")
+    measuring = job.kind in ("speed", "sweep", "eval")
     match job.status:
         case JobStatus.QUEUED | JobStatus.RUNNING:
             left = _time_left(job)

@@ -4,6 +4,7 @@ RigsError
   + UsageError             fix the call
   |   + UnknownNameError       no such rig, engine, checkpoint, job ...; the message lists what there is
   |   + UnsupportedFeatureError  the engine or the rig cannot do it, and why
+  |   + MissingExtraError      a library that is installed on demand only; the message has the command
   + RemoteError            look at the rig
   |   + UnreachableError       the connection failed; the same call may work later
   |   + CommandError           a command on the rig ended with an error
@@ -46,6 +47,16 @@ class UnknownNameError(UsageError):
 
 class UnsupportedFeatureError(UsageError):
     """The engine, or the rig it would run on, lacks what was asked for."""
+
+
+class MissingExtraError(UsageError):
+    """What was asked for needs a library that is not installed with rigbench itself."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs libraries that are not installed. Add them where rigbench is: "
+            f"uv tool install 'rigbench[{extra}]', or pip install 'rigbench[{extra}]'; then `rigbench worker stop`."
+        )
 
 
 class RemoteError(RigsError):

@@ -106,6 +106,15 @@ class StreamKeys(Border):
     server_decode_ms: str | None = None
 
 
+class ToolsProbe(Border):
+    """Where an engine says whether the served model's chat template knows tools."""
+
+    path: str
+    """GET there answers a JSON object."""
+    key: str
+    """Dotted path into it; `false` there means that tools are not supported, anything else that they may be."""
+
+
 class RequestFields(Border):
     """How to ask this engine, as data, so that `evals` needs no knowledge of engines."""
 
@@ -117,6 +126,8 @@ class RequestFields(Border):
     tokenize_path: str | None = None
     """POST `{"content": text}` there gives `{"tokens": [...]}`; null: lengths are fitted by calibration requests."""
     stream_keys: StreamKeys = StreamKeys()
+    tools_probe: ToolsProbe | None = None
+    """Null: whether tools work shows itself when they are sent."""
 
 
 class Endpoint(Border):

@@ -87,7 +87,10 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile, project: dict[str, An
     assert (metadata["Name"], metadata["Version"]) == ("rigbench", project["version"])
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert len(metadata.get_all("Requires-Dist", [])) == len(project["dependencies"])
+    extras = project["optional-dependencies"]
+    optional = sum(map(len, extras.values()))
+    assert len(metadata.get_all("Requires-Dist", [])) == len(project["dependencies"]) + optional
+    assert set(metadata.get_all("Provides-Extra", [])) == set(extras)
     assert "Apache License" in text_of(wheel, "licenses/LICENSE")
     assert text_of(wheel, "entry_points.txt").split() == ["[console_scripts]", "rigbench", "=", "mcp_server.cli:main"]
     assert text_of(wheel, ".dist-info/WHEEL").count("Tag: py3-none-any") == 1

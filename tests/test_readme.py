@@ -20,7 +20,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 def test_the_table_of_tools_is_that_of_the_code() -> None:
     assert with_table(README) == README, "run `make docs`"
     assert table() in README
-    assert len(re.findall(r"^\| `\w+` \|", README, re.MULTILINE)) == 18
+    assert len(re.findall(r"^\| `\w+` \|", README, re.MULTILINE)) == 19
 
 
 def test_every_command_of_the_documents_exists() -> None:

@@ -9,6 +9,7 @@ from evals.report import Cell, Distribution, Report
 
 DISTRIBUTIONS = ("ttft_ms", "itl_ms", "icl_ms", "tpot_ms", "e2e_ms")
 FIGURES = ("mean", "p50", "p90", "p99", "n")
+SCORES = ("n", "correct", "not_answered", "cut_off", "lm_eval_strict", "lm_eval_flexible")
 COLUMNS = (
     "report_id",
     "kind",
@@ -30,6 +31,7 @@ COLUMNS = (
     "cached_tokens",
     "drafted_tokens",
     "accepted_tokens",
+    *(f"questions_{name}" for name in SCORES),
     "client_verdict",
     "started_at",
     "finished_at",
@@ -74,6 +76,8 @@ def _row(report: Report, cell: Cell) -> dict[str, object]:
         distribution: Distribution | None = getattr(cell, name)
         if distribution is not None:
             row |= {f"{name}_{figure}": getattr(distribution, figure) for figure in FIGURES}
+    if cell.scores is not None:
+        row |= {f"questions_{name}": getattr(cell.scores, name) for name in SCORES}
     return row
 
 

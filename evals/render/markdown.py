@@ -19,6 +19,7 @@ def render(report: Report) -> str:
         _summary(report),
         _bullets("Warnings", report.warnings),
         _speed(report),
+        _eval(report),
         *(_shape(cells) for cells in _by_shape(report.cells)),
         _failures(report),
         _client(report),
@@ -91,6 +92,32 @@ def _speed(report: Report) -> list[str]:
 
 def _because(missing: dict[str, str], name: str) -> str:
     return f" ({_inline(missing[name])})" if name in missing else ""
+
+
+def _eval(report: Report) -> list[str]:
+    if report.eval is None:
+        return []
+    found = report.eval
+    names = ["data set", "asked", "right", "score", "95 % range", "not answered", "cut off"]
+    row = [
+        found.dataset,
+        str(found.n),
+        str(found.correct),
+        _share(found.score),
+        f"{_share(found.score_low)} to {_share(found.score_high)}",
+        str(found.not_answered),
+        str(found.cut_off),
+    ]
+    for name, share in (("lm-eval strict", found.lm_eval_strict), ("lm-eval flexible", found.lm_eval_flexible)):
+        if share is not None:
+            names.append(name)
+            row.append(_share(share))
+    files = f"Scorer `{found.scorer_version}`. Every question's raw reply and verdict: `{found.items_path}`."
+    return ["## Score", "", *_table(names, [row]), "", files]
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
 
 
 def _by_shape(cells: Sequence[Cell]) -> list[list[Cell]]:

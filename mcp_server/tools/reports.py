@@ -10,7 +10,7 @@ from mcp.types import CallToolResult, ContentBlock, TextContent
 from pydantic import BaseModel, Field
 
 from evals.cells import key_of
-from evals.report import Acceptance, Cell, Report
+from evals.report import Acceptance, Cell, Eval, Report
 from mcp_server.app import App, app_of
 from mcp_server.drawing import DRAWN, drawn_before
 from mcp_server.edge import tool
@@ -52,6 +52,7 @@ class CellRow(BaseModel):
     tpot_ms_p50: float | None = None
     decode_tok_s: float | None = None
     total_output_tok_s: float | None = None
+    right: int | None = None
 
 
 class ArmView(BaseModel):
@@ -85,6 +86,7 @@ class ReportSummary(BaseModel):
     best_cell: CellRow | None = Field(description="By total output tok/s.")
     worst_cell: CellRow | None
     speed: SpeedView | None
+    eval: Eval | None = Field(description="The score, with its 95 % range.")
     client_verdict: str | None = Field(description="'client_limited': figures are partly the client's own.")
     warnings: list[str]
     failures: list[str]
@@ -239,6 +241,7 @@ def summarise(report: Report, chosen: list[Cell], path: Path) -> ReportSummary:
         )
         if report.speed
         else None,
+        eval=report.eval,
         client_verdict=report.client.verdict if report.client else None,
         warnings=[_cut(warning) or "" for warning in report.warnings[:8]],
         failures=[f"{item.where}: {_cut(item.reason)} ({item.count} requests)" for item in report.failures[:5]],
@@ -262,6 +265,7 @@ def _row(cell: Cell) -> CellRow:
         tpot_ms_p50=_round(cell.tpot_ms.p50) if cell.tpot_ms else None,
         decode_tok_s=_round(cell.decode_tok_s),
         total_output_tok_s=_round(cell.total_output_tok_s),
+        right=cell.scores.correct if cell.scores else None,
     )
 
 

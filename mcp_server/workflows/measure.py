@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from evals.eval_run import describe_score
+from evals.journal import RESULTS
+from evals.questions import ITEMS
 from evals.report import Failure, Report
 from evals.spec import UnitSpec, Work
 from evals.workload import plan_cells
+from mcp_server.question_source import QuestionSource
+from mcp_server.questions import load_questions
 from mcp_server.rows import RigRow, Unit, utc_now
 from mcp_server.version import VERSION
 from mcp_server.workflows.context import RunningJob, connect
@@ -38,25 +44,48 @@ async def plan_unit(running: RunningJob) -> None:
                 f"{rig.served.arm.engine} on {rig.name!r} is no longer running: {why_it_ended(log, rig.served.plan)} "
                 "Call serve_engine again."
             )
-        spec = UnitSpec(
-            report_id=running.job_id,
-            seed=int(str(running.job.args["seed"])),
-            arm=rig.served.arm,
-            endpoint=rig.served.endpoint,
-            work=TypeAdapter[Work](Work).validate_python(running.job.args["work"]),
-            provenance=_provenance(rig),
-        )
         path = folder / "spec.json"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
+            work, told = await _work(running, folder)
+            spec = UnitSpec(
+                report_id=running.job_id,
+                seed=int(str(running.job.args["seed"])),
+                arm=rig.served.arm,
+                endpoint=rig.served.endpoint,
+                work=work,
+                provenance={**_provenance(rig), **told},
+            )
             temporary = path.with_suffix(".part")
             temporary.write_text(spec.model_dump_json(indent=1), encoding="utf-8")
             temporary.replace(path)
         await prepare(running, rig, connection)
+        if (folder / ITEMS).exists():
+            await connection.put(folder / ITEMS, f"{rig_folder(running, rig)}/{ITEMS}")
         await connection.put(path, f"{rig_folder(running, rig)}/spec.json")
     finally:
         await connection.close()
     _put_unit(running, rig, "running")
+
+
+async def _work(running: RunningJob, folder: Path) -> tuple[Work, dict[str, JsonValue]]:
+    """What is measured, and what the report says of where it came from. An eval's questions are laid into `folder`.
+
+    Raises:
+        RigsError: the questions cannot be had.
+    """
+    args = running.job.args
+    if "questions" not in args:
+        return TypeAdapter[Work](Work).validate_python(args["work"]), {}
+    source = QuestionSource.model_validate(args["questions"])
+    running.say(f"loading the questions of {source.dataset} ({source.source})")
+    loaded = await asyncio.to_thread(load_questions, source, running.config.home / "cache" / "questions")
+    (folder / ITEMS).write_bytes(loaded.content)
+    wanted = TypeAdapter(dict[str, int | None]).validate_python(args["work"])
+    work = loaded.work(
+        limit=wanted["limit"], concurrency=wanted["concurrency"] or 1, max_tokens=wanted["max_tokens"] or 1
+    )
+    return work, loaded.provenance
 
 
 async def run_unit(running: RunningJob) -> None:
@@ -119,7 +148,10 @@ async def _follow(running: RunningJob, rig: RigRow, connection: Connection, remo
 async def _fetch(running: RunningJob, rig: RigRow, connection: Connection) -> None:
     """Bring what was recorded, whatever there is; then write down what the report says."""
     folder = unit_folder(running)
-    for name in ("cells.jsonl", "requests.jsonl", "report.json"):
+    names = ["cells.jsonl", "requests.jsonl", "report.json"]
+    if (folder / ITEMS).exists():
+        names.insert(2, RESULTS)
+    for name in names:
         try:
             await connection.get(f"{rig_folder(running, rig)}/{name}", folder / name)
         except CommandError:
@@ -178,6 +210,8 @@ def _main_figure(report: Report) -> str:
         words = f"{speed:.1f} tok/s decode at one request" if speed is not None else "no decode speed"
         kept = report.speed.acceptance
         return f"{words}, {kept.share:.0%} of drafted tokens kept" if kept else words
+    if report.eval is not None:
+        return describe_score(report.eval)
     best = max(report.cells, key=lambda cell: cell.total_output_tok_s or 0.0, default=None)
     if best is None or best.total_output_tok_s is None:
         return "no throughput"

@@ -36,6 +36,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
     "render": (render.render_report,),
     "speed": (measure.plan_unit, measure.run_unit),
     "sweep": (measure.plan_unit, measure.run_unit),
+    "eval": (measure.plan_unit, measure.run_unit),
 }
 """What each kind of job does, in order; the last result that is not None is the job's."""
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from rigs.engines.base import Engine, EngineMetrics
 from rigs.facts import RigFacts
-from rigs.serving import BuildPlan, DraftMethod, LaunchPlan, RequestFields, ServeSpec, Step, StreamKeys
+from rigs.serving import BuildPlan, DraftMethod, LaunchPlan, RequestFields, ServeSpec, Step, StreamKeys, ToolsProbe
 
 WHEEL_VERSION = "2026.10.11549"
 REQUIREMENTS = f"""\
@@ -138,6 +138,7 @@ class Plugin(Engine):
                 server_prefill_ms="timings.prompt_ms",
                 server_decode_ms="timings.predicted_ms",
             ),
+            tools_probe=ToolsProbe(path="/props", key="chat_template_caps.supports_tools"),
         )
 
     def parse_version(self, output: str) -> str:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.cells import cell_without_requests
+from evals.cells import cell_without_requests, measure_cell
 from evals.render import csv as csv_table
 from evals.render import markdown
-from evals.report import Failure
+from evals.report import Failure, Scores
 from evals.self_check import ClientCheck
 from evals.summary import EndedEarly, build_report
 from evals.workload import plan_cells
@@ -33,7 +33,29 @@ def infeasible(spec):
     return build_report(spec, cells, started_at=None, requests_path="requests.jsonl", provenance={})
 
 
+EVAL = {"kind": "eval", "dataset": "gsm8k", "items_sha256": "0" * 64, "items": 12, "max_tokens": 64}
+
+
+def scored(spec):
+    """The first of its two cells with a score, the second not run."""
+    key = plan_cells(spec.work)[0]
+    scores = Scores(n=8, correct=5, not_answered=0, cut_off=2, lm_eval_strict=4, lm_eval_flexible=5)
+    cell = measure_cell(key, [record(str(number)) for number in range(8)]).model_copy(update={"scores": scores})
+    return build_report(
+        spec, dict(zip([key], [cell], strict=True)), started_at=None, requests_path="requests.jsonl", provenance={}
+    )
+
+
 REPORTS = {
+    "eval": scored(unit(EVAL)),
+    "unsupported": build_report(
+        unit(EVAL),
+        {},
+        started_at=None,
+        requests_path="requests.jsonl",
+        provenance={},
+        ended=EndedEarly(status="unsupported", reason="no tools"),
+    ),
     "sweep": report_of(unit(SWEEP, arm=ARM), ok_burst, client=ClientCheck(cpu_share=0.25)),
     "speed": report_of(unit(SPEED), lambda _: [record(drafted=4, accepted=1)]),
     "failed": report_of(unit(SWEEP), lambda _: [failed("http 500: a | b\n# c")]),

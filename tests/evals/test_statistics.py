@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.statistics import geometric_mean, mean, median, percentile, relative_spread
+from evals.statistics import geometric_mean, mean, median, percentile, relative_spread, wilson_range
 
 samples = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=40)
 
@@ -55,3 +55,19 @@ def test_the_spread_is_relative_to_the_mean():
     assert relative_spread([90.0, 100.0, 110.0]) == pytest.approx(0.2)
     assert relative_spread([100.0]) is None
     assert relative_spread([5.0, 5.0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "low", "high"),
+    # Worked out by hand from Wilson's formula with z = 1.96.
+    [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1.0), (81, 263, 0.2553, 0.3662)],
+)
+def test_wilsons_range(count, of, low, high):
+    assert wilson_range(count, of) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+@given(st.integers(1, 2000).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))))
+def test_wilsons_range_holds_the_share_and_stays_between_0_and_1(seen):
+    count, of = seen
+    low, high = wilson_range(count, of)
+    assert 0 <= low <= count / of <= high <= 1

@@ -6,9 +6,11 @@
 
 It runs on a loop and a thread of its own; `TruthServer(process=True, ...)` runs it in a child process instead, so that
 client and server do not share an interpreter lock where timing matters. All switches are the fields of `Switches`;
-`per_request={2: {"status": 500}}` sets some of them for the third request only (counted from 0, streams only).
+`per_request={2: {"status": 500}}` sets some of them for the third request only (counted from 0, streams only), and
+`replies={"how many": {"text": "18"}}` for requests whose last message holds those words.
 
-Paths: POST /v1/chat/completions and /v1/completions (streaming), POST /tokenize, GET /v1/models, /health, /truth.
+Paths: POST /v1/chat/completions and /v1/completions (streaming), POST /tokenize, GET /v1/models, /health, /props,
+/truth.
 Tokens are words and signs (`tokenize`). A chat prompt has TEMPLATE_TOKENS more than its contents. `cached_tokens` is
 the longest prefix of the prompt that an earlier prompt had, unless the request says `"cache_prompt": false`. A reply
 has `max_tokens` tokens, or `natural_tokens` where that is less and the request does not say `"ignore_eos": true`.
@@ -49,6 +51,8 @@ class Switches:
     reasoning_chunks: int = 0
     reasoning_key: str = "reasoning_content"
     tool_call: tuple[str, str] | None = None  # name, arguments: sent in fragments instead of text
+    text: str | None = None  # this reply, cut off at max_tokens
+    tools: bool | None = None  # what /props says of the chat template; None: there is no such path
     usage: str = "asked"  # asked (as stream_options says) | none | finish (on that chunk) | nulls (on all before)
     token_ids: bool = False
     timings: bool = False  # llama.cpp's `timings` with draft_n and draft_n_accepted
@@ -92,18 +96,25 @@ def tokenize(text: str) -> list[int]:
     return [zlib.crc32(word.encode()) % 50_000 for word in re.findall(r"\w+|[^\w\s]", text)]
 
 
+def pieces(text: str) -> list[str]:
+    """The tokens of a scripted reply, which joined are the reply."""
+    return re.findall(r"\s*\w+|\s*[^\w\s]|\s+", text)
+
+
 class TruthServer:
     def __init__(
         self,
         *,
         process: bool = False,
         per_request: dict[int, dict[str, Any]] | None = None,
+        replies: dict[str, dict[str, Any]] | None = None,
         port: int = 0,
         ssl: Any = None,
         **switches: Any,
     ) -> None:
         self.switches = Switches(**switches)
         self.per_request = per_request or {}
+        self.replies = replies or {}
         self.port = port
         self.connections = 0
         self.disconnected = threading.Event()
@@ -130,7 +141,7 @@ class TruthServer:
 
     def __enter__(self) -> Self:
         if self._wants_process:
-            options = {"per_request": self.per_request, **asdict(self.switches)}
+            options = {"per_request": self.per_request, "replies": self.replies, **asdict(self.switches)}
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.evals.truth_server", json.dumps(options)],
                 stdin=subprocess.PIPE,  # its end is the child's end, so no child outlives the tests
@@ -230,8 +241,14 @@ class _Connection(asyncio.Protocol):
             self.answer([asdict(truth) for truth in server._truths])
         elif url.endswith("/tokenize"):
             self.answer({"tokens": tokenize(body["content"])})
+        elif url.endswith("/props") and server.switches.tools is not None:
+            self.answer({"chat_template_caps": {"supports_tools": server.switches.tools}})
         elif url.endswith("/completions"):
             switches = replace(server.switches, **server.per_request.get(len(server._truths), {}))
+            asked = str((body.get("messages") or [{}])[-1].get("content"))
+            for words, reply in server.replies.items():
+                if words in asked:
+                    switches = replace(switches, **reply)
             if not server._truths:
                 switches = replace(switches, ttft_ms=switches.ttft_ms + switches.slow_first_ms)
             truth = Truth(
@@ -306,6 +323,8 @@ class _Stream:
             truth.cached_tokens = self.connection.server.cached(tokens)
         truth.prompt_tokens = len(tokens) + (TEMPLATE_TOKENS if self.chat else 0)
         natural = 1 << 30 if body.get("ignore_eos") else self.switches.natural_tokens
+        if self.switches.text is not None:
+            natural = len(pieces(self.switches.text))
         truth.output_tokens = min(body.get("max_tokens", 16), natural)
 
     def _refused(self) -> bool:
@@ -366,6 +385,9 @@ class _Stream:
                 call |= {"id": "call-1", "type": "function"}
                 call["function"]["name"] = name
             return {"tool_calls": [call]}
+        if self.switches.text is not None:
+            said = pieces(self.switches.text)[self.counted : self.counted + size]
+            return {"content": "".join(said)}
         words = "".join(f" {WORDS[(self.counted + k) % len(WORDS)]}" for k in range(size))
         if self.switches.utf8_split:
             words = "é" * len(words)

@@ -167,6 +167,22 @@ def test_any_endpoint_is_measured_without_a_rig(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "speed/report.json").read_text())["seed"] == 3
 
 
+def test_questions_of_a_file_are_scored_on_any_endpoint(tmp_path: Path) -> None:
+    rows = [{"question": f"What is {number} + 1?", "answer": f"#### {number + 1}"} for number in range(3)]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    asked = ("--dataset", "gsm8k", "--source", str(tmp_path / "test.jsonl"), "--max-tokens", "9", "--limit", "2")
+    with TruthServer(text="#### 1", process=True) as server:
+        process = measure("eval", server, tmp_path / "out", *asked)
+        assert process.returncode == 0, process.stderr
+        assert "gsm8k: 1 of 2 right, 50.0%" in process.stderr
+        assert measure("eval", server, tmp_path / "out", *asked).returncode == 0
+        assert len(server.requests) == 2, "run again, a finished unit sends nothing"
+        (tmp_path / "test.jsonl").write_text("{")
+        process = measure("eval", server, tmp_path / "other", *asked)
+    assert process.returncode == 1
+    assert "Line 1 of" in process.stderr
+
+
 def test_run_again_it_goes_on_in_the_same_folder_and_refuses_another_unit(tmp_path: Path) -> None:
     with TruthServer(process=True) as server:
         small = ("--concurrency", "1", "--shapes", "20/4", "--repeats", "3", "--engine", "llamacpp")
@@ -231,6 +247,7 @@ def test_the_demo_runs_and_leaves_nothing(config: Config) -> None:
     assert results["speed"]["speed"]["geomean_decode_tok_s"] > 0
     assert results["speed_with_drafter"]["arm"]["drafter"] == "ngram"
     assert [cell["ok"] for cell in results["sweep"]["cells"]] == [1, 2]
+    assert (results["eval"]["status"], results["eval"]["eval"]["n"]) == ("ok", 6)
     assert daemon.worker_pid(config) is None
     state = State(config.database)
     assert state.rigs() == []

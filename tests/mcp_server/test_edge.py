@@ -310,6 +310,7 @@ async def test_what_the_tools_give_fits_the_schemas_that_clients_see(config: Con
         await fits("list_jobs")
         job = await fits("run_speed", rig="local")
         await fits("run_sweep", rig="local", concurrency=[1], shapes=["8/8"])
+        await fits("run_eval", rig="local", dataset="gsm8k")
         await fits("list_jobs", rig="local")
         await fits("wait_for_job", job_id=job["job_id"], timeout_s=0.1)
         await fits("read_job_log", job_id=job["job_id"])

@@ -63,6 +63,21 @@ async def test_from_a_client_to_a_report_with_nothing_left_running(
         speed_report = await s.call("get_report", report_id=speed["job_id"])
         assert set(speed_report["speed"]["decode_tok_s"]) == {"code", "story"}
 
+        score = await s.do("run_eval", rig="local", dataset="gsm8k", limit=3, concurrency=2, max_tokens=8)
+        report = await s.call("get_report", report_id=score["job_id"], all_cells=True)
+        assert (report["status"], report["requests_ok"], len(report["cells"])) == ("ok", 3, 1)
+        assert (report["eval"]["n"], report["eval"]["not_answered"], report["eval"]["cut_off"]) == (3, 0, 3)
+        folder = Path(report["path"]).parent
+        whole = json.loads((folder / "report.json").read_text())
+        jsonschema.validate(whole, SCHEMA)
+        assert whole["provenance"]["questions"] == {"source": "sample"}
+        results = (folder / report["eval"]["items_path"]).read_text().splitlines()
+        assert [json.loads(line)["id"] for line in results] == ["gsm8k-1", "gsm8k-2", "gsm8k-3"]
+        calls = await s.do("run_eval", rig="local", dataset="bfcl_simple")
+        report = await s.call("get_report", report_id=calls["job_id"])
+        assert (report["status"], report["eval"], report["requests_ok"]) == ("unsupported", None, 0)
+        assert "knows no tools" in report["reason"]
+
         page = await s.call("render_report", report_id=sweep["job_id"])
         assert "48 tokens in, 12 out" in page["preview"]
         table = await s.call("render_report", report_id=sweep["job_id"], format="csv")

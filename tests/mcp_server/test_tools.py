@@ -73,7 +73,16 @@ async def test_every_tool_is_described_and_says_what_it_may_do(config: Config, m
     assert [tool.name for tool in tools] == [tool.function.__name__ for tool in TOOLS]
     assert {tool.name for tool in tools} == {
         *("list_rigs", "attach_rig", "detach_rig", "probe_rig", "list_engines", "list_checkpoints", "build_engine"),
-        *("serve_engine", "stop_engine", "run_speed", "run_sweep", "list_jobs", "wait_for_job", "cancel_job"),
+        *(
+            "serve_engine",
+            "stop_engine",
+            "run_speed",
+            "run_sweep",
+            "run_eval",
+            "list_jobs",
+            "wait_for_job",
+            "cancel_job",
+        ),
         *("read_job_log", "list_reports", "get_report", "render_report"),
     }
     for tool in tools:
@@ -117,6 +126,7 @@ async def test_the_instructions_fit_what_clients_show(config: Config) -> None:
         ("attach_rig", {"name": "../../etc"}, "cannot be used"),
         ("run_speed", {"rig": "local"}, "Nothing is served on 'local'. Call serve_engine"),
         ("run_sweep", {"rig": "local"}, "Nothing is served on 'local'. Call serve_engine"),
+        ("run_eval", {"rig": "local", "dataset": "gsm8k"}, "Nothing is served on 'local'. Call serve_engine"),
         ("wait_for_job", {"job_id": "speed-000000"}, "Unknown job 'speed-000000'. Available: none"),
         ("cancel_job", {"job_id": "x"}, "Unknown job 'x'"),
         ("read_job_log", {"job_id": "../../etc/passwd"}, "Unknown job '../../etc/passwd'"),
@@ -145,6 +155,12 @@ async def test_what_is_not_known_or_cannot_be_is_refused_in_words(
         ("run_sweep", {"shapes": ["big"]}, "The shape 'big' is not of the form INPUT/OUTPUT"),
         ("run_sweep", {"shapes": ["512/0"]}, "output_len: Input should be greater than or equal to 1"),
         ("run_sweep", {"concurrency": "many"}, "list"),
+        ("run_eval", {"dataset": "mmlu"}, "'gsm8k' or 'bfcl_simple'"),
+        ("run_eval", {"dataset": "gsm8k", "limit": 0}, "greater than or equal to 1"),
+        ("run_eval", {"dataset": "gsm8k", "concurrency": 0}, "greater than or equal to 1"),
+        ("run_eval", {"dataset": "gsm8k", "source": "/no/such"}, "There is no file /no/such on this machine"),
+        ("run_eval", {"dataset": "gsm8k", "source": "http://127.0.0.1/x"}, "give sha256="),
+        ("run_eval", {"dataset": "gsm8k", "sha256": "x"}, "sha256: String should match pattern"),
     ],
 )
 async def test_workloads_that_cannot_be_are_refused_in_words(
