@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from evals.record import RequestRecord
 from evals.report import Cell, CellStatus, Distribution, Lengths, RequestCounts
 from evals.self_check import ClientCheck
-from evals.statistics import mean, percentile
+from evals.statistics import Weighted, mean, percentile
 from evals.workload import CellKey
 
 FAILED_SHARE = 0.01
@@ -33,6 +34,16 @@ def summarise(values: Iterable[float]) -> Distribution | None:
     return Distribution(mean=middle, p50=p50, p90=p90, p99=p99, n=len(ordered))
 
 
+def summarise_weighted(samples: Iterable[tuple[float, int]]) -> Distribution | None:
+    """Of values with the number of times that each counts. None for no samples."""
+    weighted = Weighted(samples)
+    middle = weighted.mean()
+    if middle is None:
+        return None
+    p50, p90, p99 = (weighted.percentile(share) for share in (0.5, 0.9, 0.99))
+    return Distribution(mean=middle, p50=p50, p90=p90, p99=p99, n=len(weighted))
+
+
 def ttft_ms(record: RequestRecord) -> float | None:
     if record.sent_ns is None or not record.chunk_ns:
         return None
@@ -49,32 +60,36 @@ def icl_ms(record: RequestRecord) -> list[float]:
     return [(later - earlier) / 1e6 for earlier, later in itertools.pairwise(record.chunk_ns)]
 
 
-def itl_ms(record: RequestRecord) -> list[float]:
-    """One value for each token after the first chunk's; together with the TTFT they add up to the end-to-end time."""
+def itl_ms(record: RequestRecord) -> list[tuple[float, int]]:
+    """Time per token and number of tokens, for each later chunk that brought any.
+
+    Each counts as many times as it has tokens: all times together and the TTFT add up to the end-to-end time. Not one
+    value for each token, since the number of tokens is what a server says, and the length of a list is our memory.
+    """
     if record.chunk_tokens is None:
         return []
-    values: list[float] = []
+    values: list[tuple[float, int]] = []
     waited = 0.0
     for gap, tokens in zip(icl_ms(record), record.chunk_tokens[1:], strict=False):
         # A chunk may bring text and no token of its own; its gap then belongs to the next token.
         waited += gap
         if tokens > 0:
-            values += [waited / tokens] * tokens
+            values.append((waited / tokens, tokens))
             waited = 0.0
     return values
 
 
 def tpot_ms(record: RequestRecord) -> float | None:
-    if record.output_tokens is None or not record.chunk_tokens or len(record.chunk_ns) < 2:
-        return None
-    tokens = record.output_tokens - record.chunk_tokens[0]
-    time_ms = (record.chunk_ns[-1] - record.chunk_ns[0]) / 1e6
+    """Over the tokens that chunks brought: an end token that is counted and has no chunk took no time we saw."""
+    gaps = itl_ms(record)
+    tokens = sum(count for _, count in gaps)
+    time_ms = math.fsum(gap * count for gap, count in gaps)
     return time_ms / tokens if tokens > 0 and time_ms > 0 else None
 
 
 def e2e_tok_s(record: RequestRecord) -> float | None:
     time_ms = e2e_ms(record)
-    return record.output_tokens / time_ms * 1000 if record.output_tokens is not None and time_ms else None
+    return record.output_tokens / time_ms * 1000 if record.output_tokens and time_ms else None
 
 
 def total_output_tok_s(records: Sequence[RequestRecord]) -> float | None:
@@ -84,7 +99,14 @@ def total_output_tok_s(records: Sequence[RequestRecord]) -> float | None:
     last = [record.chunk_ns[-1] for record in records if record.chunk_ns]
     if not tokens or None in tokens or not sent or not last or max(last) <= min(sent):
         return None
+    if not any(tokens) or any(_tells_no_token(record) for record in records if record.status == "ok"):
+        return None
     return sum(count for count in tokens if count is not None) / (max(last) - min(sent)) * 1e9
+
+
+def _tells_no_token(record: RequestRecord) -> bool:
+    """A usage of 0 beside chunks with content is no count."""
+    return record.output_tokens == 0 and bool(record.chunk_ns)
 
 
 def measure_cell(
@@ -110,7 +132,7 @@ def measure_cell(
         _total(getattr(record, name) for record in ok) for name in ("cached_tokens", "drafted", "accepted")
     )
     input_tokens = _lengths(key.input_len, [record.input_tokens for record in ok], exact=True)
-    # Without a shape the reply ends where the model ends it, so a shorter one is no mismatch.
+    # Without a shape the reply ends where the model ends it, so a shorter one is no mismatch. A longer one always is.
     output_tokens = _lengths(key.output_len, [record.output_tokens for record in ok], exact=key.input_len is not None)
     cell = Cell(
         concurrency=key.concurrency,
@@ -122,7 +144,7 @@ def measure_cell(
         reason=reason,
         requests=RequestCounts(ok=len(ok), failed=failed),
         ttft_ms=summarise(_present(ttft_ms(record) for record in ok)),
-        itl_ms=summarise(value for record in ok for value in itl_ms(record)),
+        itl_ms=summarise_weighted(gap for record in ok for gap in itl_ms(record)),
         icl_ms=summarise(value for record in ok for value in icl_ms(record)),
         tpot_ms=summarise(tpots),
         e2e_ms=summarise(_present(e2e_ms(record) for record in ok)),
@@ -187,7 +209,7 @@ def _total(values: Iterable[int | None]) -> int | None:
 
 def _lengths(asked: int | None, got: Sequence[int | None], *, exact: bool) -> Lengths:
     told = [value for value in got if value is not None]
-    mismatched = sum(value != asked for value in told) if exact and asked is not None else 0
+    mismatched = sum(value != asked if exact else value > asked for value in told) if asked is not None else 0
     return Lengths(asked=asked, got=mean(told), mismatched=mismatched)
 
 
@@ -203,8 +225,12 @@ def _why(name: str, ok: Sequence[RequestRecord]) -> str:
     if name in {"cached_tokens", "drafted", "accepted"}:
         return "the server's stream did not tell it"
     if name in {"input_tokens", "output_tokens", "e2e_tok_s", "total_output_tok_s"}:
-        untold = any(record.output_tokens is None for record in ok)
-        return NO_USAGE if untold or name == "input_tokens" else "no token arrived"
+        if name == "input_tokens" or any(record.output_tokens is None for record in ok):
+            refused = [record.usage_reason for record in ok if record.usage_reason is not None]
+            return refused[0] if refused else NO_USAGE
+        if any(_tells_no_token(record) for record in ok):
+            return "the server's usage told 0 tokens for a reply that has some"
+        return "no token arrived"
     if name in {"ttft_ms", "e2e_ms"}:
         return "no token arrived"
     if all(len(record.chunk_ns) < 2 for record in ok):
@@ -212,6 +238,4 @@ def _why(name: str, ok: Sequence[RequestRecord]) -> str:
     for record in ok:
         if record.chunk_tokens is None:
             return record.chunk_tokens_reason or "the stream did not tell the tokens of its chunks"
-    if any(record.output_tokens is None for record in ok):
-        return NO_USAGE
     return "no request brought a token after its first chunk"

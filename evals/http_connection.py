@@ -18,7 +18,11 @@ import httptools
 from evals.sse import Piece
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
-"""A reply larger than this is no reply to anything that is sent here."""
+"""A stream larger than this, the cost of keeping its pieces included, is no reply to anything that is sent here."""
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
+"""The same for what is no stream: an error, a list of tokens, an answer whose kind is not known yet."""
+PIECE_OVERHEAD_BYTES = 160
+"""A tuple, an int, a bytes object and a place in a list for each piece of a body: many times a piece of one byte."""
 
 
 class Exchange:
@@ -37,6 +41,7 @@ class Exchange:
         "received_bytes",
         "sent_ns",
         "status",
+        "streams",
     )
 
     def __init__(self, done: asyncio.Future[None]) -> None:
@@ -54,7 +59,14 @@ class Exchange:
         self.content_encoding = ""
         self.pieces: list[Piece] = []
         self.received_bytes = 0
+        self.streams = False
+        """Whether the answer says that it is a stream of events, and succeeded."""
         self.failure: str | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """What this reply costs in memory."""
+        return self.received_bytes + PIECE_OVERHEAD_BYTES * len(self.pieces)
 
     def end(self, failure: str | None = None) -> None:
         if not self.done.done():
@@ -145,15 +157,15 @@ class HttpConnection(asyncio.Protocol):
         exchange.last_ns = self._at
         exchange.answered = True
         exchange.received_bytes += len(data)
-        if exchange.received_bytes > MAX_BODY_BYTES:
-            self.fail(f"http: the reply is larger than {MAX_BODY_BYTES >> 20} MiB")
-            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self.fail("http: the server wants to change the protocol")
         except httptools.HttpParserError as error:
             self.fail(f"http: not a well-formed answer ({error})")
+        limit = MAX_BODY_BYTES if exchange.streams else MAX_ANSWER_BYTES
+        if exchange.held_bytes > limit and self._exchange is exchange:
+            self.fail(f"http: the reply is larger than {limit >> 20} MiB, the cost of its pieces included")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._at = time.monotonic_ns()
@@ -182,6 +194,8 @@ class HttpConnection(asyncio.Protocol):
             self._framed = True
         elif name == b"location":
             exchange.location = value.decode("latin-1")
+        elif name == b"content-type":
+            exchange.streams = value.lower().startswith(b"text/event-stream")
         elif name == b"content-encoding":
             exchange.content_encoding = value.decode("latin-1")
 
@@ -190,6 +204,7 @@ class HttpConnection(asyncio.Protocol):
             status = self._parser.get_status_code()
             # A 100 or 103 goes ahead of the answer.
             self._exchange.status = status if status >= 200 else None
+            self._exchange.streams = self._exchange.streams and 200 <= status < 300
             if status in (204, 304):
                 self._framed = True
 

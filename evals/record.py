@@ -44,6 +44,8 @@ class RequestRecord:
     """End of the body."""
     input_tokens: int | None = None
     output_tokens: int | None = None
+    usage_reason: str | None = None
+    """Why a count that the usage told was not taken."""
     cached_tokens: int | None = None
     drafted: int | None = None
     accepted: int | None = None

@@ -32,16 +32,20 @@ DEFINITIONS: dict[str, str] = {
     "itl_ms": "Time per token between chunks: a gap counts once for each token that the later chunk brings, divided "
     "by their number. Null where the stream does not tell the tokens of its chunks.",
     "icl_ms": "Gap between two chunks as such, whatever number of tokens they bring.",
-    "tpot_ms": "(last token - first token) / (output tokens - tokens of the first chunk), one value a request.",
+    "tpot_ms": "(last token - first token) / tokens that the chunks after the first brought, one value a request: its "
+    "own mean of itl_ms. A token that is counted but has no chunk, as some servers' end token, is not among them. Null "
+    "where the stream does not tell the tokens of its chunks.",
     "e2e_ms": "From the start of the request to the arrival of its last token, not to the end of the stream.",
     "decode_tok_s": "1000 / tpot_ms of each request; of a cell the mean over its ok requests; of a speed prompt the "
     "mean over its repeats; geomean_decode_tok_s is the geometric mean over prompts.",
-    "e2e_tok_s": "Output tokens / e2e of each request; of a cell the mean over its ok requests.",
+    "e2e_tok_s": "Output tokens / e2e of each request; of a cell the mean over its ok requests. Null where usage "
+    "told 0 tokens for a reply that has some.",
     "total_output_tok_s": "Output tokens of all ok requests of a cell / (last token of all - first send of all).",
     "percentiles": "Linear interpolation between samples; n is the number of samples. With n below 100 a p99 is "
     "little more than the largest sample.",
     "lengths": "asked: tokens wanted, prompts with their chat template. got: mean over ok requests, by the server's "
-    "count. mismatched: ok requests whose count was another than asked.",
+    "count. mismatched: ok requests whose count was another than asked; of a speed prompt, whose reply may end by "
+    "itself, those above it.",
     "cached_tokens": "Sum over ok requests of the prompt tokens that the server took from a cache.",
     "status": "Of a cell: failed where above 1 % of its requests failed, infeasible where the endpoint cannot hold "
     "it (nothing is sent), not_run where the unit ended before. A unit fails where above 1 % of all requests failed. "

@@ -5,12 +5,13 @@ Works on bytes and decodes whole events only, so a character cut in two by the n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from evals.peer_json import is_shallow, read_json
 from evals.record import RequestRecord
+from evals.redaction import NO_SECRETS, Redactor
 from evals.server_words import words_of_body, words_of_error
 from rigs.serving import StreamKeys
 
@@ -27,13 +28,22 @@ _END_TOKEN_REASONS = ("stop", "tool_calls")
 _NOTHING: Any = {}
 _BROKEN_OFF_REASONS = ("error", "abort")
 
+MAX_COUNT = 10_000_000
+"""Tokens. No reply has more, and arithmetic on a count without bound can fail, or fill the memory."""
+_MAX_MS = 1e12
+_MAX_REASON = 100
+_MAX_NAME = 1000
+"""Characters of a tool's name, which is put together from fragments."""
 
-def read_stream(pieces: Sequence[Piece], keys: StreamKeys, record: RequestRecord) -> bool:
+
+def read_stream(
+    pieces: Sequence[Piece], keys: StreamKeys, record: RequestRecord, redactor: Redactor = NO_SECRETS
+) -> bool:
     """Fill everything of `record` that the stream tells, its status included; true where `[DONE]` was seen.
 
     An event's time is the arrival of the bytes that complete it. What was read before a failure stays in the record.
     """
-    reader = _Reader(keys, record)
+    reader = _Reader(keys, record, redactor)
     reader.read(pieces)
     reader.conclude(pieces)
     return reader.done
@@ -45,27 +55,33 @@ class _Reader:
     """
 
     __slots__ = (
+        "_arguments",
         "_calls",
         "_events",
         "_failure",
         "_found",
+        "_highest_call",
         "_ids_of_chunk",
         "_keys",
         "_pending_ids",
         "_reasoning",
         "_record",
+        "_redactor",
         "_text",
         "_usage_at_chunk",
         "done",
     )
 
-    def __init__(self, keys: StreamKeys, record: RequestRecord) -> None:
+    def __init__(self, keys: StreamKeys, record: RequestRecord, redactor: Redactor) -> None:
         self._record = record
+        self._redactor = redactor
         self._keys = _keys_by_root(keys)
         self._found: dict[str, Any] = {}
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
+        self._arguments: dict[int, list[str]] = {}
+        self._highest_call = 0
         self._usage_at_chunk: list[int | None] = []
         self._ids_of_chunk: list[int] = []
         self._pending_ids = 0
@@ -82,7 +98,10 @@ class _Reader:
             piece = arrived
             if after_cr or b"\r" in piece:
                 piece, after_cr = _with_plain_line_ends(piece, after_cr)
-            if b"\n" not in piece:
+            if not piece:
+                continue
+            # Joined only where an event ends: joining at each line would be quadratic for an event of many lines.
+            if b"\n\n" not in piece and not (rest and piece.startswith(b"\n") and rest[-1].endswith(b"\n")):
                 rest.append(piece)
                 continue
             if rest:
@@ -105,7 +124,7 @@ class _Reader:
         record = self._record
         record.text = _whole_characters("".join(self._text))
         record.reasoning = _whole_characters("".join(self._reasoning))
-        record.tool_calls = [self._calls[index] for index in sorted(self._calls)]
+        record.tool_calls = self._tool_calls()
         record.chunks = self._events
         for name in ("drafted", "accepted", "cached_tokens"):
             setattr(record, name, _count(self._found.get(name)))
@@ -131,7 +150,7 @@ class _Reader:
             return
         if name == b"error":
             self._events += 1
-            self._fail(words_of_body(b"\n".join(data)))
+            self._fail(words_of_body(b"\n".join(data), self._redactor))
         else:
             self._take(at, b"\n".join(data))
 
@@ -144,20 +163,20 @@ class _Reader:
                 return
             try:
                 # Slower and more lenient: half a surrogate pair, NaN among logprobs, a byte that is not UTF-8.
-                chunk = json.loads(payload.decode("utf-8", "replace"))
+                chunk = read_json(payload)
             except ValueError:
                 self._events += 1
-                self._fail(f"an event that is no JSON: {payload[:120].decode('utf-8', 'replace')}")
+                self._fail(f"an event that is no JSON: {self._beginning(payload)}")
                 return
         self._events += 1
         try:
             self._take_chunk(at, chunk)
-        except (AttributeError, TypeError, ValueError, KeyError, IndexError):
-            self._fail(f"an event of unknown shape: {payload[:120].decode('utf-8', 'replace')}")
+        except (AttributeError, TypeError, ValueError, KeyError, IndexError, OverflowError, RecursionError):
+            self._fail(f"an event of unknown shape: {self._beginning(payload)}")
 
     def _take_chunk(self, at: int, chunk: Any) -> None:
         if chunk.get("error") or chunk.get("object") == "error":
-            self._fail(words_of_error(chunk))
+            self._fail(words_of_error(chunk, self._redactor))
             return
         for root, fields in self._keys.items():
             branch = chunk.get(root)
@@ -170,11 +189,11 @@ class _Reader:
         usage = chunk.get("usage")
         tokens = None
         if usage:
-            tokens = _count(usage.get("completion_tokens"))
+            tokens = self._usage(usage, "completion_tokens")
             record = self._record
             if tokens is not None:
                 record.output_tokens = tokens
-            prompt = _count(usage.get("prompt_tokens"))
+            prompt = self._usage(usage, "prompt_tokens")
             if prompt is not None:
                 record.input_tokens = prompt
         choices = chunk.get("choices")
@@ -210,7 +229,8 @@ class _Reader:
             self._pending_ids = 0
         reason = choice.get("finish_reason")
         if reason:
-            self._record.finish_reason = str(reason)
+            # A word; redacted first, since a cut could go through a key.
+            self._record.finish_reason = self._redactor.text(str(reason))[:_MAX_REASON]
 
     def _take_calls(self, calls: list[Any]) -> None:
         for delta in calls:
@@ -218,20 +238,45 @@ class _Reader:
             index = delta.get("index")
             if index is None:  # some servers send whole calls, unnumbered
                 starts = bool(delta.get("id") or function.get("name"))
-                index = len(self._calls) if starts or not self._calls else max(self._calls)
+                index = len(self._calls) if starts or not self._calls else self._highest_call
+            index = int(index)
             call = self._calls.setdefault(
-                int(index), {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+                index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
             )
+            self._highest_call = max(self._highest_call, index)
             call["id"] = call["id"] or delta.get("id")
             call["type"] = delta.get("type") or call["type"]
             name = function.get("name")
             if name and name != call["function"]["name"]:  # an equal one is a repetition, not a continuation
                 call["function"]["name"] += name
+                if len(call["function"]["name"]) > _MAX_NAME:
+                    raise ValueError
             arguments = function.get("arguments")
             if isinstance(arguments, str) and isinstance(call["function"]["arguments"], str):
-                call["function"]["arguments"] += arguments
+                self._arguments.setdefault(index, []).append(arguments)
             elif arguments is not None:
                 call["function"]["arguments"] = arguments  # no string: kept as sent, for the scorer to mind
+
+    def _tool_calls(self) -> list[dict[str, Any]]:
+        for index, fragments in self._arguments.items():
+            function = self._calls[index]["function"]
+            if isinstance(function["arguments"], str):
+                function["arguments"] = "".join((function["arguments"], *fragments))
+        calls = [self._calls[index] for index in sorted(self._calls)]
+        if is_shallow(calls):
+            return calls
+        self._fail("a tool call that is nested too deeply")
+        return []
+
+    def _usage(self, usage: Any, name: str) -> int | None:
+        value = usage.get(name)
+        count = _count(value)
+        if count is None and value is not None:
+            self._record.usage_reason = f"the usage's {name} is no count from 0 to {MAX_COUNT}"
+        return count
+
+    def _beginning(self, payload: bytes) -> str:
+        return self._redactor.body(payload)[:120].decode("utf-8", "replace")
 
     def _chunk_tokens(self) -> tuple[list[int] | None, str | None]:
         """Tokens of each chunk, from the surest source that the stream has, else why there is none.
@@ -254,6 +299,8 @@ class _Reader:
         if total == chunks + 1 and record.finish_reason in _END_TOKEN_REASONS:
             # The one token without a chunk is the end token: llama.cpp counts it and has nothing to show for it.
             return [1] * chunks, None
+        if total is None and record.usage_reason is not None:
+            return None, record.usage_reason
         if total is None:
             return None, "the server sent no usage and does not say what each chunk holds"
         return None, f"{total} tokens in {chunks} chunks, and the server does not say what each holds"
@@ -263,7 +310,7 @@ class _Reader:
         if record.finish_reason in _BROKEN_OFF_REASONS:
             return f"the server ended it with finish_reason {record.finish_reason}"
         if not self._events and not self.done:
-            return _not_a_stream(b"".join(piece for _, piece in pieces))
+            return _not_a_stream(b"".join(piece for _, piece in pieces), self._redactor)
         if record.finish_reason is None and not self.done:
             return f"ended without finish_reason or [DONE] after {len(record.chunk_ns)} chunks with content"
         if record.finish_reason is None and not record.chunk_ns:
@@ -290,7 +337,7 @@ def _is_whole(block: bytes) -> bool:
     if payload == b"[DONE]":
         return True
     try:
-        json.loads(payload)
+        read_json(payload)
     except ValueError:
         return False
     return True
@@ -329,15 +376,16 @@ def _text(value: Any) -> str:
 
 
 def _count(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and number >= 0 and number == int(number) else None
+    # A bool is an int in Python, and no figure in anybody's stream. NaN and infinities are the lenient parser's.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_COUNT:
+        return None
+    return int(value) if value == int(value) else None
 
 
 def _number(value: Any) -> float | None:
-    # A bool is an int in Python, and no figure in anybody's stream. NaN and infinities are the lenient parser's.
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _MAX_MS:
         return None
-    return value if abs(value) < float("inf") else None
+    return value
 
 
 def _whole_characters(text: str) -> str:
@@ -349,13 +397,13 @@ def _whole_characters(text: str) -> str:
     return text
 
 
-def _not_a_stream(body: bytes) -> str:
+def _not_a_stream(body: bytes, redactor: Redactor) -> str:
     if not body.strip():
         return "the reply was empty"
     try:
-        answer = json.loads(body)
+        answer = read_json(body)
     except ValueError:
-        return f"the reply held no events: {words_of_body(body)}"
+        return f"the reply held no events: {words_of_body(body, redactor)}"
     if isinstance(answer, dict) and "choices" in answer:
         return "the server answered all at once instead of streaming; a time to the first token does not exist"
-    return words_of_error(answer)
+    return words_of_error(answer, redactor)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -16,6 +18,35 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     above = min(below + 1, len(ordered) - 1)
     # Not a*(1-t) + b*t: that can leave the range of its ends by a rounding error.
     return ordered[below] + (ordered[above] - ordered[below]) * (at - below)
+
+
+class Weighted:
+    """Samples that each count several times, with the figures that a list of all the repetitions would have.
+
+    `len` is the number of repetitions; any one of them can be read, in order, without the list being made.
+    """
+
+    def __init__(self, samples: Iterable[tuple[float, int]]) -> None:
+        ordered = sorted(sample for sample in samples if sample[1] > 0)
+        self._values = [value for value, _ in ordered]
+        self._ends = list(accumulate(count for _, count in ordered))
+        self._sum = math.fsum(value * count for value, count in ordered)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def percentile(self, share: float) -> float:
+        """As `percentile`; there is at least one sample."""
+        at = share * (len(self) - 1)
+        below = math.floor(at)
+        low, high = self._value(below), self._value(min(below + 1, len(self) - 1))
+        return low + (high - low) * (at - below)
+
+    def mean(self) -> float | None:
+        return self._sum / len(self) if self._ends else None
+
+    def _value(self, rank: int) -> float:
+        return self._values[bisect_right(self._ends, rank)]
 
 
 def mean(values: Sequence[float]) -> float | None:

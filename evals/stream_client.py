@@ -22,8 +22,10 @@ from typing import Any, Self
 from evals.address import Address, fixed_head, is_printable
 from evals.errors import EndpointGoneError, EvalError, WorkloadError
 from evals.http_connection import Exchange, HttpConnection
+from evals.peer_json import read_json
 from evals.record import Request, RequestRecord
-from evals.server_words import words_of_body
+from evals.redaction import Redactor
+from evals.server_words import shorten, words_of_body
 from evals.sse import read_stream
 from evals.watchdog import Watchdog, Watched
 from rigs.serving import StreamKeys
@@ -33,8 +35,6 @@ CLOSE_TIMEOUT_S = 1.0
 DEFERRED_BYTES = 64 * 1024 * 1024
 """Raw replies kept for later decoding; beyond this each is decoded when it ends, as without `defer`."""
 
-_PIECE_OVERHEAD_BYTES = 120
-"""A tuple, an int and a bytes object around each piece of a body."""
 _OPENED_AT_ONCE = 4
 """Connections opened in parallel: some engines listen with a backlog of five."""
 
@@ -69,6 +69,7 @@ class StreamClient:
         self.connections_opened = 0
         self._address = Address.parse(base_url)
         self._fixed_head = fixed_head(self._address, headers or {})
+        self._redactor = Redactor(headers)
         self._keys = stream_keys or StreamKeys()
         self._deferred_bytes = deferred_bytes
         self._connect_timeout_s = connect_timeout_s
@@ -144,9 +145,8 @@ class StreamClient:
         record.http_status = exchange.status
         record.sent_ns = exchange.sent_ns
         record.done_ns = exchange.done_ns
-        size = exchange.received_bytes + _PIECE_OVERHEAD_BYTES * len(exchange.pieces)
         self._raw[id(record)] = (record, exchange)
-        self._raw_bytes += size
+        self._raw_bytes += exchange.held_bytes
         if not self.defer or self._raw_bytes > self._deferred_bytes:
             self.finish(record)
         else:
@@ -157,8 +157,8 @@ class StreamClient:
         """Decode a deferred reply into its record; nothing happens to one that is finished."""
         _, exchange = self._raw.pop(id(record), (None, None))
         if exchange is not None:
-            self._raw_bytes -= exchange.received_bytes + _PIECE_OVERHEAD_BYTES * len(exchange.pieces)
-            _decode(exchange, self._keys, record)
+            self._raw_bytes -= exchange.held_bytes
+            self._decode(exchange, record)
 
     def finish_all(self) -> None:
         """Decode every deferred reply."""
@@ -183,15 +183,32 @@ class StreamClient:
         exchange, _ = await self._exchange(head, body, timeout_s, timeout_s)
         asked = f"{method} {self._address.url}{self._address.target(path)}"
         if exchange.failure:
-            raise EndpointGoneError(f"{asked}: {exchange.failure}")
-        reason = _http_failure(exchange)
+            raise EndpointGoneError(f"{asked}: {self._redactor.text(exchange.failure)}")
+        reason = _http_failure(exchange, self._redactor)
         if reason:
             raise EvalError(f"{asked}: {reason}")
         answer = b"".join(piece for _, piece in exchange.pieces)
         try:
-            return json.loads(answer)
-        except ValueError as error:
-            raise EvalError(f"{asked}: the answer is no JSON: {words_of_body(answer)[:200]}") from error
+            return self._redactor.answer(read_json(answer))
+        except (ValueError, RecursionError):
+            # Without the cause, which quotes the answer, and with it perhaps the key.
+            words = words_of_body(answer, self._redactor)[:200]
+            raise EvalError(f"{asked}: the answer is no JSON: {words}") from None
+
+    def _decode(self, exchange: Exchange, record: RequestRecord) -> None:
+        try:
+            _read_reply(exchange, self._keys, record, self._redactor)
+            self._redactor.record(record)
+        except Exception as error:  # noqa: BLE001 - the reason follows
+            # A reply is whatever a peer sent. One that trips our reading in a way nobody thought of is that request's
+            # failure: raised, it would take the records of the whole burst with it. Nothing read of it is kept.
+            clean = RequestRecord(id=record.id, status="failed")
+            for name in ("http_status", "queued_ns", "sent_ns", "done_ns", "connection_reused"):
+                setattr(clean, name, getattr(record, name))
+            clean.reason = f"stream: the reply could not be decoded ({type(error).__name__})"
+            clean.chunk_tokens_reason = "the request failed"
+            for name in RequestRecord.__slots__:
+                setattr(record, name, getattr(clean, name))
 
     async def _exchange(
         self, head: bytes, body: bytes, timeout_s: float, idle_timeout_s: float
@@ -287,10 +304,10 @@ def _cause(error: OSError | UnicodeError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _decode(exchange: Exchange, keys: StreamKeys, record: RequestRecord) -> None:
-    reason = _http_failure(exchange) if exchange.status is not None else None
+def _read_reply(exchange: Exchange, keys: StreamKeys, record: RequestRecord, redactor: Redactor) -> None:
+    reason = _http_failure(exchange, redactor) if exchange.status is not None else None
     if reason is None and exchange.pieces:
-        whole = read_stream(exchange.pieces, keys, record)
+        whole = read_stream(exchange.pieces, keys, record, redactor)
         # Servers exist that close right after [DONE], without HTTP's own end of the body: nothing is missing then.
         if exchange.failure and not (exchange.lost and whole):
             reason = exchange.failure
@@ -302,15 +319,17 @@ def _decode(exchange: Exchange, keys: StreamKeys, record: RequestRecord) -> None
         record.chunk_tokens_reason = record.chunk_tokens_reason or "the request failed"
 
 
-def _http_failure(exchange: Exchange) -> str | None:
+def _http_failure(exchange: Exchange, redactor: Redactor) -> str | None:
     status = exchange.status
     if status is None:
         return None
     if 300 <= status < 400:
-        return f"http {status}: a redirect to {exchange.location or 'nowhere'} is not followed; use that address"
+        place = shorten(exchange.location, redactor) or "nowhere"
+        return f"http {status}: a redirect to {place} is not followed; use that address"
     if status >= 400:
-        words = words_of_body(b"".join(piece for _, piece in exchange.pieces))
+        words = words_of_body(b"".join(piece for _, piece in exchange.pieces), redactor)
         return f"http {status}: {words or 'no message'}"
     if exchange.content_encoding.lower() not in ("", "identity"):
-        return f"http {status}: the answer is compressed ({exchange.content_encoding}), though nobody asked for that"
+        encoding = shorten(exchange.content_encoding, redactor)
+        return f"http {status}: the answer is compressed ({encoding}), though nobody asked for that"
     return None

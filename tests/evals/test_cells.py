@@ -1,8 +1,11 @@
+import itertools
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.cells import e2e_ms, itl_ms, key_of, measure_cell, summarise, tpot_ms, ttft_ms
+from evals.cells import e2e_ms, itl_ms, key_of, measure_cell, summarise, summarise_weighted, tpot_ms, ttft_ms
 from evals.workload import CellKey
 from tests.evals.records import failed, known, record
 
@@ -43,7 +46,8 @@ def test_a_cell_has_the_figures_worked_out_by_hand():
 def test_chunks_of_several_tokens_count_once_for_each_token():
     # 4 tokens at 50 ms, 2 at 60, 3 at 90: gaps of 10/2 twice and of 30/3 three times.
     one = record(at_ms=(50, 60, 90), tokens=(4, 2, 3))
-    assert itl_ms(one) == pytest.approx([5.0, 5.0, 10.0, 10.0, 10.0])
+    assert itl_ms(one) == [(5.0, 2), (10.0, 3)]
+    assert known(measure_cell(burst(1, output_len=9), [one]).itl_ms) == summarise([5.0, 5.0, 10.0, 10.0, 10.0])
     # The first chunk's four tokens are no part of the decoding time.
     assert tpot_ms(one) == pytest.approx(40 / 5)
     cell = measure_cell(burst(1, output_len=9), [one])
@@ -53,7 +57,7 @@ def test_chunks_of_several_tokens_count_once_for_each_token():
 
 
 def test_a_chunk_without_a_token_leaves_its_time_to_the_next_one():
-    assert itl_ms(record(at_ms=(50, 60, 70), tokens=(1, 0, 2))) == pytest.approx([10.0, 10.0])
+    assert itl_ms(record(at_ms=(50, 60, 70), tokens=(1, 0, 2))) == [(10.0, 2)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 8)), min_size=1, max_size=30), st.integers(0, 10**9))
@@ -64,7 +68,7 @@ def test_ttft_and_all_token_gaps_add_up_to_the_end_to_end_time(chunks, sent):
         at.append(now)
         tokens.append(count)
     one = record(tokens=tuple(tokens), sent_ns=sent, chunk_ns=at)
-    assert known(ttft_ms(one)) + sum(itl_ms(one)) == pytest.approx(e2e_ms(one), abs=1e-6)
+    assert known(ttft_ms(one)) + sum(gap * count for gap, count in itl_ms(one)) == pytest.approx(e2e_ms(one), abs=1e-6)
 
 
 def test_hidden_token_counts_null_the_per_token_figures_with_the_reason():
@@ -151,3 +155,51 @@ def test_a_cell_keeps_its_key_through_json():
 
 def test_no_samples_have_no_distribution():
     assert summarise([]) is None
+
+
+def test_an_end_token_without_a_chunk_does_not_speed_up_the_pace():
+    # Three chunks 100 ms apart, and a fourth token in the usage that nothing shows.
+    one = record(at_ms=(100, 200, 300), tokens=(1, 1, 1), output_tokens=4)
+    assert tpot_ms(one) == pytest.approx(100.0)
+    cell = measure_cell(burst(1), [one])
+    assert known(cell.tpot_ms).mean == pytest.approx(known(cell.itl_ms).mean)
+    assert cell.decode_tok_s == pytest.approx(10.0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 8)), min_size=2, max_size=30))
+def test_the_pace_of_a_request_is_the_mean_of_its_token_gaps(chunks):
+    at = list(itertools.accumulate(gap for gap, _ in chunks))
+    one = record(tokens=tuple(count for _, count in chunks), chunk_ns=at)
+    gaps = summarise_weighted(itl_ms(one))
+    assert tpot_ms(one) == (None if gaps is None else pytest.approx(gaps.mean))
+
+
+def test_marks_of_many_tokens_cost_no_memory_for_each():
+    one = record(at_ms=(50, 60, 70), tokens=(1, 5_000_000, 4_999_999))
+    tracemalloc.start()
+    try:
+        cell = measure_cell(burst(1), [one])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert known(cell.itl_ms).n == 9_999_999
+    assert peak < 2_000_000
+
+
+def test_a_chat_reply_above_its_limit_is_a_mismatch():
+    cell = measure_cell(SPEED_KEY, [record(output_tokens=300), record()])
+    assert cell.output_tokens.mismatched == 1
+
+
+def test_a_usage_of_no_token_beside_chunks_is_null_and_not_zero():
+    cell = measure_cell(burst(2), [record(output_tokens=0), record()])
+    assert cell.total_output_tok_s is None
+    cell = measure_cell(burst(1), [record(output_tokens=0)])
+    assert (cell.e2e_tok_s, cell.total_output_tok_s) == (None, None)
+    why = "the server's usage told 0 tokens for a reply that has some"
+    assert cell.missing["e2e_tok_s"] == cell.missing["total_output_tok_s"] == why
+
+
+def test_a_count_that_was_not_taken_is_the_reason_of_a_missing_figure():
+    cell = measure_cell(burst(1), [record(output_tokens=None, tokens=None, usage_reason="no such count")])
+    assert cell.missing["output_tokens"] == cell.missing["total_output_tok_s"] == "no such count"

@@ -167,3 +167,8 @@ def test_an_unknown_field_in_a_report_is_refused():
     document = json.loads(report_of(unit(SWEEP), ok_burst).model_dump_json())
     with pytest.raises(ValueError, match="surprise"):
         Report.model_validate_json(json.dumps(document | {"surprise": 1}))
+
+
+def test_a_chat_reply_above_its_limit_is_a_warning():
+    report = report_of(unit(SPEED), lambda key: [record(output_tokens=300)])
+    assert any(warning.startswith("reply lengths: 4 of 4 requests") for warning in report.warnings)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -20,11 +22,11 @@ def event(delta: dict[str, Any] | None = None, finish: str | None = None, **more
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
-def usage(output: int, prompt: int = 9, **more: Any) -> dict[str, Any]:
+def usage(output: float, prompt: int = 9, **more: Any) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": output, **more}
 
 
-def usage_event(output: int, **more: Any) -> bytes:
+def usage_event(output: float, **more: Any) -> bytes:
     return b"data: " + json.dumps({"choices": [], "usage": usage(output), **more}).encode() + b"\n\n"
 
 
@@ -377,3 +379,74 @@ def test_any_chunking_gives_the_text_and_times_that_add_up(
     between = [later - earlier for earlier, later in zip(record.chunk_ns, record.chunk_ns[1:], strict=False)]
     assert ttft + sum(between) == record.chunk_ns[-1] - sent_ns
     assert min([ttft, *between]) >= 0
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"[" * 100_000,
+        b'{"choices":' * 100_000,
+        b'{"error": ' + b"[" * 900 + b"]" * 900 + b"}",
+        b'{"choices": [{"delta": {"tool_calls": [{"index": Infinity, "id": "a"}]}}]}',
+        b'{"choices": [{"delta": {"tool_calls": [{"index": 1e999, "id": "a"}]}}]}',
+        b'{"choices": [{"delta": {"tool_calls": [{"id": "a", "function": {"arguments": '
+        + b"[" * 300
+        + b"]" * 300
+        + b"}}]}}]}",
+    ],
+    ids=lambda payload: payload[:70].decode(),
+)
+@pytest.mark.parametrize("frame", [b"data: %s\n\n", b"event: error\ndata: %s\n\n", b"data: %s", b"%s"])
+def test_a_hostile_event_is_that_requests_failure(payload: bytes, frame: bytes) -> None:
+    record = read(frame % payload)
+    assert record.status == "failed"
+    assert record.reason
+    assert len(record.reason) < 600
+    assert len(json.dumps(asdict(record))) < 10_000
+
+
+@pytest.mark.parametrize("count", [10**4000, 10**307, 10_000_001, -1, 1e300])
+def test_a_count_that_no_reply_can_have_is_not_taken_and_the_record_says_so(count: float) -> None:
+    record = read(event({"content": "a"}), event({"content": "b"}), STOP, usage_event(count), DONE)
+    assert (record.status, record.output_tokens, record.chunk_tokens) == ("ok", None, None)
+    assert record.usage_reason == "the usage's completion_tokens is no count from 0 to 10000000"
+    assert record.chunk_tokens_reason == record.usage_reason
+
+
+def test_a_finish_reason_that_is_no_word_is_cut() -> None:
+    record = read(b'data: {"choices": [{"delta": {}, "finish_reason": ' + b"[" * 900 + b"]" * 900 + b"}]}\n\n")
+    assert len(record.finish_reason or "") <= 100
+
+
+def test_growing_marks_beyond_every_count_are_not_taken() -> None:
+    marks = [event({"content": "x"}, usage=usage(mark * 10**307)) for mark in (1, 2, 3)]
+    record = read(*marks, STOP, DONE)
+    assert (record.status, record.output_tokens, record.chunk_tokens) == ("ok", None, None)
+
+
+@pytest.mark.parametrize("count", [10**4000, -(10**4000), float("nan"), 1e300])
+def test_times_that_the_server_cannot_mean_are_not_taken(count: float) -> None:
+    keys = StreamKeys(drafted="timings.n", server_decode_ms="timings.ms")
+    record = read(event({"content": "a"}), STOP, usage_event(1, timings={"n": count, "ms": count}), DONE, keys=keys)
+    assert (record.status, record.drafted, record.server_decode_ms) == ("ok", None, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [b":\n"] * 300_000,
+        [event({"tool_calls": [{"function": {"arguments": "x" * 50}}]})] * 20_000,
+        [event({"tool_calls": [{"id": str(n)}, {"function": {"arguments": "x"}}]}) for n in range(20_000)],
+    ],
+    ids=["an event of many lines", "arguments in many fragments", "many calls"],
+)
+def test_reading_takes_time_in_proportion_to_the_body(body: list[bytes]) -> None:
+    started = time.process_time()
+    read(*body, STOP, DONE)
+    assert time.process_time() - started < 6  # quadratic, the first of these takes minutes
+
+
+def test_an_event_that_ends_between_two_pieces_has_the_time_of_the_second() -> None:
+    whole = event({"content": "x"})
+    record = read((1, whole[:-1]), (2, b""), (3, b"\n"), (4, STOP + DONE))
+    assert (record.status, record.chunk_ns) == ("ok", [3])

@@ -6,6 +6,9 @@ from hypothesis import strategies as st
 
 from evals.statistics import geometric_mean, mean, median, percentile, relative_spread, wilson_range
 
+
+from evals.statistics import Weighted, geometric_mean, mean, median, percentile, relative_spread
+
 samples = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=40)
 
 
@@ -71,3 +74,13 @@ def test_wilsons_range_holds_the_share_and_stays_between_0_and_1(seen):
     count, of = seen
     low, high = wilson_range(count, of)
     assert 0 <= low <= count / of <= high <= 1
+
+
+@given(st.lists(st.tuples(st.floats(min_value=0, max_value=1e6), st.integers(0, 5)), max_size=20))
+def test_weighted_samples_are_those_of_the_list_with_all_repetitions(pairs):
+    weighted = Weighted(pairs)
+    repeated = sorted(value for value, count in pairs for _ in range(count))
+    assert len(weighted) == len(repeated)
+    assert weighted.mean() == (pytest.approx(mean(repeated)) if repeated else None)
+    for share in (0.0, 0.5, 0.9, 0.99, 1.0) if repeated else ():
+        assert weighted.percentile(share) == percentile(repeated, share)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import ipaddress
 import json
@@ -11,7 +10,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from evals import http_connection
+from evals import http_connection, stream_client
 from evals.errors import EndpointGoneError, EvalError, WorkloadError
 from evals.record import Request, RequestRecord
 from evals.stream_client import StreamClient
 from rigs.serving import StreamKeys
+from tests.evals.canned import canned
 from tests.evals.truth_server import TEMPLATE_TOKENS, TruthServer
 
 Runner = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -447,28 +447,7 @@ def test_a_reply_that_never_stops_growing_is_ended(run: Runner, monkeypatch: pyt
     monkeypatch.setattr(http_connection, "MAX_BODY_BYTES", 1 << 20)
     with TruthServer() as server:
         [record] = run(stream_all(server.base_url, chat(max_tokens=20_000)))
-    assert record.reason == "http: the reply is larger than 1 MiB"
-
-
-async def canned(answer: bytes, work: Callable[[str], Awaitable[Any]]) -> Any:
-    """Run the work against a server that sends these bytes to every request, then closes."""
-
-    replies: list[asyncio.Task[Any] | None] = []
-
-    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        replies.append(asyncio.current_task())
-        if await reader.read(65536):
-            writer.write(answer)
-        writer.close()
-        with contextlib.suppress(OSError):  # the client may have dropped it first
-            await writer.wait_closed()
-
-    server = await asyncio.start_server(reply, "127.0.0.1", 0)
-    try:
-        return await work(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    finally:
-        server.close()
-        await asyncio.gather(*[task for task in replies if task is not None])
+    assert record.reason == "http: the reply is larger than 1 MiB, the cost of its pieces included"
 
 
 _EVENTS = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}\n\n'
@@ -555,3 +534,55 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.mark.parametrize(
+    ("head", "limit", "reason"),
+    [
+        (b"content-type: text/event-stream\r\n", "MAX_BODY_BYTES", "larger than 1 MiB"),
+        (b"content-type: application/json\r\n", "MAX_ANSWER_BYTES", "larger than 1 MiB"),
+    ],
+)
+def test_a_body_in_tiny_pieces_is_ended_by_what_the_pieces_cost(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, head: bytes, limit: str, reason: str
+) -> None:
+    monkeypatch.setattr(http_connection, limit, 1 << 20)
+    answer = b"HTTP/1.1 200 OK\r\n%stransfer-encoding: chunked\r\n\r\n" % head + b"1\r\n:\r\n" * 20_000
+    [record] = run(canned(answer, lambda url: stream_all(url, chat())))
+    assert reason in record.reason
+
+
+def test_what_is_no_stream_may_be_less_large_than_a_stream() -> None:
+    assert http_connection.MAX_ANSWER_BYTES < http_connection.MAX_BODY_BYTES
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_deep_nesting_is_an_answer_that_cannot_be_read(run: Runner, status: int) -> None:
+    answer = b"HTTP/1.1 %d X\r\ncontent-length: 100000\r\n\r\n" % status + b"[" * 100_000
+
+    async def ask(url: str) -> RequestRecord:
+        async with StreamClient(url) as client:
+            with pytest.raises(EvalError, match=r"the answer is no JSON|http 500"):
+                await client.get_json("/v1/models")
+            with pytest.raises(EvalError, match=r"the answer is no JSON|http 500"):
+                await client.post_json("/tokenize", {})
+            return await client.stream(chat())
+
+    record = run(canned(answer, ask))
+    assert record.status == "failed"
+    assert len(record.reason) < 600
+
+
+def test_a_reply_that_trips_the_reading_itself_fails_that_request_alone(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trip(*_: object) -> bool:
+        raise MemoryError
+
+    with TruthServer() as server:
+        whole = run(stream_all(server.base_url, chat("a")))
+        monkeypatch.setattr(stream_client, "read_stream", trip)
+        tripped = run(stream_all(server.base_url, chat("b"), chat("c")))
+    assert [record.status for record in whole] == ["ok"]
+    assert [record.reason for record in tripped] == ["stream: the reply could not be decoded (MemoryError)"] * 2
+    assert [(record.id, record.http_status) for record in tripped] == [("b", 200), ("c", 200)]
