@@ -20,6 +20,12 @@ class Address:
     @classmethod
     def parse(cls, base_url: str) -> Address:
         hint = "Give it as http://host:port or https://host, with or without /v1."
+        if set(base_url) & set("@?#"):
+            # Before anything that may echo it, and not even in part: what stands there may be a secret.
+            raise WorkloadError(
+                f"The address holds a user, a query or a fragment. {hint} A key belongs in a variable that "
+                f"api_key_env names."
+            )
         try:
             parts = urlsplit(base_url)
             port = parts.port
@@ -27,9 +33,6 @@ class Address:
             raise WorkloadError(f"The address {base_url!r} cannot be read: {error}. {hint}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or not is_printable(parts.netloc + parts.path):
             raise WorkloadError(f"The address {base_url!r} is no HTTP address. {hint}")
-        if parts.username is not None or parts.query or parts.fragment:
-            # Not echoed: what stands there may be a secret.
-            raise WorkloadError(f"The address of {parts.hostname!r} holds a user, a query or a fragment. {hint}")
         tls = parts.scheme == "https"
         return cls(
             tls=tls,

@@ -7,6 +7,7 @@ What a cut-off run left behind that line (half a line, requests of an unrecorded
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -40,6 +41,8 @@ SPEC, CELLS, REQUESTS, RESULTS, REPORT, STARTS, LOCK = (
 )
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """No space, over quota, over the process's own limit."""
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Prompts, replies and addresses are their owner's, whatever the umask."""
 
 
 class _RequestLine(BaseModel):
@@ -98,8 +101,8 @@ def open_journal(run_dir: Path, spec: UnitSpec, plan: Sequence[CellKey], now: st
         RigFullError: no space to begin.
     """
     with _translated(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = open(run_dir / LOCK, "ab")  # noqa: SIM115 - closed by the `with` below, outside this translation
+        _make_folder(run_dir)
+        lock = os.fdopen(_open(run_dir / LOCK, os.O_APPEND), "ab")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,6 +111,7 @@ def open_journal(run_dir: Path, spec: UnitSpec, plan: Sequence[CellKey], now: st
                 f"Another process is measuring into {run_dir}. Wait for it, or use another folder."
             ) from None
         _pin_spec(run_dir / SPEC, spec)
+        _make_private(run_dir)
         journal = Journal(run_dir=run_dir, plan=plan)
         known = {key: number for number, key in enumerate(plan, 1)}
 
@@ -200,7 +204,7 @@ def _keep(path: Path, wanted: Callable[[bytes], bool]) -> None:
 def _append(path: Path, lines: bytes) -> None:
     """All of `lines` on the disk, or none of them."""
     with _translated(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = _open(path, os.O_APPEND)
         try:
             before = os.fstat(descriptor).st_size
             try:
@@ -216,7 +220,7 @@ def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.new")
     with _translated(path):
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            descriptor = _open(temporary, os.O_TRUNC)
             try:
                 _write_all(descriptor, content)
             finally:
@@ -225,6 +229,31 @@ def _replace(path: Path, content: bytes) -> None:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _make_folder(path: Path) -> None:
+    """With those above it that are missing. One that is there is somebody's choice, and keeps its mode."""
+    if path.is_dir():
+        return
+    _make_folder(path.parent)
+    path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    path.chmod(PRIVATE_FOLDER)
+
+
+def _make_private(run_dir: Path) -> None:
+    """The files that an earlier start, or whoever wrote the unit, left with another mode."""
+    for path in (run_dir / name for name in (SPEC, CELLS, REQUESTS, REPORT, STARTS)):
+        # Another owner's file, in a folder that is shared on purpose, cannot be changed and need not be.
+        with contextlib.suppress(PermissionError):
+            if path.is_file() and not path.is_symlink():
+                path.chmod(PRIVATE_FILE)
+
+
+def _open(path: Path, how: int) -> int:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, PRIVATE_FILE)
+    with contextlib.suppress(PermissionError):  # as above
+        os.fchmod(descriptor, PRIVATE_FILE)
+    return descriptor
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

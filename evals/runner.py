@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
+from evals.address import Address, fixed_head
 from evals.cells import cell_without_requests, measure_cell
 from evals.errors import EndpointGoneError, EvalError, UnsupportedWorkError, WorkloadError
 from evals.eval_run import EvalRun, rescore, with_scores
@@ -67,6 +68,8 @@ async def run_unit(spec: UnitSpec, run_dir: Path, on_cell: OnCell | None = None)
     """
     plan = plan_cells(spec.work)
     headers = _headers(spec)
+    # Before the first file: an address that is refused may hold a password.
+    fixed_head(Address.parse(spec.endpoint.base_url), headers)
     with open_journal(run_dir, spec, plan, _now()) as journal:
         questions: list[Question] = []
         if isinstance(spec.work, EvalWork):
@@ -215,11 +218,9 @@ def _headers(spec: UnitSpec) -> dict[str, str]:
 
 def _provenance(spec: UnitSpec, journal: Journal) -> dict[str, JsonValue]:
     endpoint = spec.endpoint
-    url = urlsplit(endpoint.base_url)
     return {
         "endpoint": {
-            # Without a user and password that the address may carry.
-            "base_url": urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2])),
+            "base_url": endpoint.base_url,
             "model": endpoint.model,
             "context_tokens": endpoint.context_tokens,
             "parallel": endpoint.parallel,

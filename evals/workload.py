@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,9 @@ from rigs.facts import Border
 
 GENERATOR_VERSION = 1
 """Raised when equal specs would send other prompts than before; part of the workload hash."""
+
+MAX_CELLS = 20_000
+MAX_REQUESTS = 1_000_000
 
 CHAT_PATH = "/v1/chat/completions"
 SMALLEST_SLICE = 8
@@ -46,8 +50,9 @@ def plan_cells(work: Work) -> list[CellKey]:
     """Every cell in the order in which it is run. Pure, so that others can know the total beforehand.
 
     Raises:
-        WorkloadError: an unknown prompt, or nothing to run.
+        WorkloadError: an unknown prompt, nothing to run, or more than one unit may be.
     """
+    _refuse_too_large(work)
     if isinstance(work, SpeedWork):
         keys = [
             CellKey(concurrency=1, input_len=None, output_len=work.max_tokens, prompt=prompt, repeat=repeat)
@@ -92,8 +97,28 @@ def plan_cells(work: Work) -> list[CellKey]:
 
 def slices(work: EvalWork) -> list[range]:
     """The questions of each cell of an eval, counted from 0."""
-    size = max(SMALLEST_SLICE, WAVES_IN_A_SLICE * work.concurrency)
+    size = _slice_size(work)
     return [range(start, min(start + size, work.asked)) for start in range(0, work.asked, size)]
+
+
+def _slice_size(work: EvalWork) -> int:
+    return max(SMALLEST_SLICE, WAVES_IN_A_SLICE * work.concurrency)
+
+
+def _refuse_too_large(work: Work) -> None:
+    """Counted, since a list of that length is itself what must not be made."""
+    if isinstance(work, SpeedWork):
+        cells = requests = len(work.prompts) * work.repeats
+    elif isinstance(work, EvalWork):
+        cells, requests = math.ceil(work.asked / _slice_size(work)), work.asked
+    else:
+        bursts = len(work.shapes) * work.repeats
+        cells, requests = bursts * len(work.concurrency), bursts * sum(work.concurrency)
+    if cells > MAX_CELLS or requests > MAX_REQUESTS:
+        raise WorkloadError(
+            f"This {work.kind} has {cells:,} cells and {requests:,} requests; a unit may have {MAX_CELLS:,} and "
+            f"{MAX_REQUESTS:,}. Give fewer repeats, shapes, prompts or questions, or make several units of it."
+        )
 
 
 def workload_hash(work: Work) -> str:

@@ -1,10 +1,13 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -415,3 +418,49 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     assert code == 2
     assert "Cannot write" in err
     assert "starts.log" in err
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://user:hunter2@host/",
+        "http://user:hunter2@host:port/",
+        "ftp://user:hunter2@host/",
+        "http://host/?api_key=hunter2",
+        "http://host:x/?api_key=hunter2",
+        "http://host/#hunter2",
+        "http://hunter2@[host/",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_before_anything_is_written(tmp_path, address):
+    with pytest.raises(WorkloadError, match="http://host:port") as caught:
+        run(unit(SPEED, base_url=address), tmp_path / "run")
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
+def test_the_files_of_a_run_are_its_owners_alone_whatever_the_umask(tmp_path, umask):
+    run_dir = tmp_path / "runs" / "r1"
+    with TruthServer() as server:
+        before = os.umask(umask)
+        try:
+            run(unit(SPEED, base_url=server.base_url), run_dir)
+        finally:
+            os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (run_dir, run_dir.parent, *run_dir.iterdir())}
+    folders = {"r1": 0o700, "runs": 0o700}
+    names = ("spec.json", "cells.jsonl", "requests.jsonl", "report.json", "starts.log", "lock")
+    assert modes == folders | dict.fromkeys(names, 0o600)
+
+
+def test_a_unit_that_others_could_read_is_made_private_and_a_folder_of_the_users_is_left(tmp_path):
+    with TruthServer() as server:
+        spec = unit(SPEED, base_url=server.base_url)
+        write_spec(tmp_path, spec)
+        (tmp_path / "spec.json").chmod(0o644)
+        (tmp_path / "notes").touch(0o644)
+        tmp_path.chmod(0o755)
+        run(spec, tmp_path)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path, tmp_path / "notes", tmp_path / "spec.json")]
+    assert modes == [0o755, 0o644, 0o600]

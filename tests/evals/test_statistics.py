@@ -4,10 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.statistics import geometric_mean, mean, median, percentile, relative_spread, wilson_range
-
-
-from evals.statistics import Weighted, geometric_mean, mean, median, percentile, relative_spread
+from evals.statistics import Weighted, geometric_mean, mean, median, percentile, relative_spread, wilson_range
 
 samples = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=40)
 

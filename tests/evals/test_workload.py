@@ -6,7 +6,7 @@ import pytest
 from evals.errors import WorkloadError
 from evals.prompts.chat import CHAT_PROMPTS
 from evals.prompts.words import WORDS
-from evals.spec import MAX_CONCURRENCY, Shape, SpeedWork, SweepWork
+from evals.spec import MAX_CONCURRENCY, EvalWork, Shape, SpeedWork, SweepWork
 from evals.workload import PromptSource, chat_request, chat_text, plan_cells, workload_hash
 from tests.evals.records import unit
 
@@ -130,3 +130,25 @@ def test_a_body_carries_the_engines_fields_and_those_of_an_exact_length():
         "cache_prompt": False,
         "ignore_eos": True,
     }
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        SpeedWork(prompts=("code",) * 1000, repeats=100),
+        SweepWork(repeats=100, shapes=tuple(Shape(input_len=n, output_len=1) for n in range(1, 202)), concurrency=(1,)),
+        SweepWork(
+            repeats=100, concurrency=(1024,), shapes=tuple(Shape(input_len=n, output_len=1) for n in range(1, 11))
+        ),
+        EvalWork(dataset="gsm8k", items_sha256="0" * 64, items=10**15),
+    ],
+    ids=["cells of a speed unit", "cells of a sweep", "requests", "questions"],
+)
+def test_a_unit_that_would_never_end_is_refused_with_its_size_before_it_is_listed(work):
+    with pytest.raises(WorkloadError, match=r"cells and [\d,]+ requests; a unit may have 20,000 and 1,000,000"):
+        plan_cells(work)
+
+
+def test_a_unit_of_twenty_thousand_cells_is_still_one():
+    shapes = tuple(Shape(input_len=length, output_len=1) for length in range(1, 201))
+    assert len(plan_cells(SweepWork(repeats=100, concurrency=(1,), shapes=shapes))) == 20_000
