@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,33 @@ from tests.mcp_server.conftest import Session, processes, rig_processes, session
 pytestmark = pytest.mark.timeout(300)
 
 KILLS = 20
-CELLS = 60
-SWEEP = {"rig": "local", "concurrency": [1, 2], "shapes": ["64/1400"], "repeats": CELLS // 2}
-"""Cells of about a second, so that a kill comes into nearly each of them."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Long enough for twenty deaths of its kind, and not much longer."""
+
+    cells: int
+    tokens: int
+
+    def arguments(self) -> dict[str, Any]:
+        return {"rig": "local", "concurrency": [1, 2], "shapes": [f"64/{self.tokens}"], "repeats": self.cells // 2}
+
+
+FOR_SERVERS = Sweep(cells=40, tokens=1000)
+FOR_WORKERS = Sweep(cells=70, tokens=1400)
+FOR_MEASURING = Sweep(cells=50, tokens=700)
 
 
 async def sweep(
-    config: Config, rig_home: Path, model: Path, kill: Callable[[dict[str, Any]], Awaitable[bool]]
+    config: Config, rig_home: Path, model: Path, wanted: Sweep, kill: Callable[[dict[str, Any]], Awaitable[bool]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a sweep, call `kill` until it has killed often enough, and return the job and its report."""
     moments = random.Random(7)
     async with session(config) as s:
         await s.do("attach_rig")
         await s.serve(model, context_tokens=2048)
-        job = await s.call("run_sweep", **SWEEP)
+        job = await s.call("run_sweep", **wanted.arguments())
         kills = 0
         while job["status"] in ("queued", "running"):
             if kills < KILLS and job["status"] == "running" and await kill(job):
@@ -51,14 +65,14 @@ async def sweep(
     return job, report
 
 
-def check_whole(config: Config, job: dict[str, Any], report: dict[str, Any]) -> None:
+def check_whole(config: Config, wanted: Sweep, job: dict[str, Any], report: dict[str, Any]) -> None:
     folder = config.runs / job["job_id"] / job["job_id"]
     cells = [json.loads(line) for line in (folder / "cells.jsonl").read_text().splitlines()]
     keys = {(cell["concurrency"], cell["repeat"]) for cell in cells}
-    assert len(cells) == len(keys) == CELLS
+    assert len(cells) == len(keys) == wanted.cells
     requests = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
-    assert len(requests) == len({request["id"] for request in requests}) == CELLS // 2 * 3
-    assert (report["status"], report["requests_failed"], report["cells_by_status"]) == ("ok", 0, {"ok": CELLS})
+    assert len(requests) == len({request["id"] for request in requests}) == wanted.cells // 2 * 3
+    assert (report["status"], report["requests_failed"], report["cells_by_status"]) == ("ok", 0, {"ok": wanted.cells})
 
 
 async def test_twenty_servers_die_while_a_client_waits(config: Config, rig_home: Path, tiny_model: Path) -> None:
@@ -85,7 +99,7 @@ async def test_twenty_servers_die_while_a_client_waits(config: Config, rig_home:
         server.stdout.close()
         return True
 
-    check_whole(config, *await sweep(config, rig_home, tiny_model, kill))
+    check_whole(config, FOR_SERVERS, *await sweep(config, rig_home, tiny_model, FOR_SERVERS, kill))
 
 
 async def test_twenty_workers_die(config: Config, rig_home: Path, tiny_model: Path) -> None:
@@ -96,7 +110,7 @@ async def test_twenty_workers_die(config: Config, rig_home: Path, tiny_model: Pa
         os.kill(pid, signal.SIGKILL)
         return True
 
-    check_whole(config, *await sweep(config, rig_home, tiny_model, kill))
+    check_whole(config, FOR_WORKERS, *await sweep(config, rig_home, tiny_model, FOR_WORKERS, kill))
 
 
 async def test_twenty_measuring_processes_die(config: Config, rig_home: Path, tiny_model: Path) -> None:
@@ -115,8 +129,7 @@ async def test_twenty_measuring_processes_die(config: Config, rig_home: Path, ti
         done = job["done"] if killed else done
         return killed
 
-    job, report = await sweep(config, rig_home, tiny_model, kill)
-    check_whole(config, job, report)
+    check_whole(config, FOR_MEASURING, *await sweep(config, rig_home, tiny_model, FOR_MEASURING, kill))
 
 
 async def test_an_engine_that_dies_ends_the_sweep_with_every_cell_accounted_for(
@@ -125,7 +138,7 @@ async def test_an_engine_that_dies_ends_the_sweep_with_every_cell_accounted_for(
     async with session(config) as s:
         await s.do("attach_rig")
         await s.serve(tiny_model, context_tokens=2048)
-        job = await s.call("run_sweep", **SWEEP)
+        job = await s.call("run_sweep", **FOR_SERVERS.arguments())
         while (job["done"] or 0) < 3:
             job = await s.call("wait_for_job", job_id=job["job_id"], timeout_s=0.3)
         for pid, line in processes().items():
@@ -134,7 +147,7 @@ async def test_an_engine_that_dies_ends_the_sweep_with_every_cell_accounted_for(
         job = await s.finish(job)
         report = await s.call("get_report", report_id=job["job_id"])
         states = report["cells_by_status"]
-        assert (report["status"], sum(states.values())) == ("failed", CELLS)
+        assert (report["status"], sum(states.values())) == ("failed", FOR_SERVERS.cells)
         assert set(states) <= {"ok", "failed", "not_run"}
         assert "the engine ended during the run" in report["failures"][0]
         await serve_again_and_measure(s, tiny_model)

@@ -330,7 +330,7 @@ def test_a_worker_with_nothing_to_do_ends_and_one_with_an_engine_does_not(config
 async def test_a_fault_of_ours_fails_the_job_and_not_the_worker(config: Config) -> None:
     async with session(config) as s:
         state = State(config.database)
-        job_id = state.add_job("render", None, {"report_id": 5})
+        job_id = state.add_job("render", None, {"report_id": 5, "format": "csv"})
         bad = state.add_job("attach", "x", {"kind": "local"})
         state.close()
         daemon.ensure_worker(config)
