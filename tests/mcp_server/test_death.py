@@ -38,7 +38,7 @@ class Sweep:
 
 FOR_SERVERS = Sweep(cells=40, tokens=1000)
 FOR_WORKERS = Sweep(cells=70, tokens=1400)
-FOR_MEASURING = Sweep(cells=50, tokens=700)
+FOR_MEASURING = Sweep(cells=90, tokens=700)
 
 
 async def sweep(
