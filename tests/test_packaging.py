@@ -25,6 +25,7 @@ ELSEWHERE = {
     # Pages and charts are drawn on the machine of the worker, in a process of their own.
     "matplotlib": {"evals/render/canvas.py", "evals/render/figures.py"},
     "jinja2": {"evals/render/page.py"},
+    "markupsafe": {"evals/render/page.py"},
     "xllamacpp": {"rigs/engines/_xllamacpp_server.py"},  # it runs in the engine's own environment
     "paramiko": {"rigs/ssh.py", "rigs/host_keys.py"},  # they reach a rig, and run where the worker does
 }
