@@ -16,6 +16,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, whatever the random order of the others: at the end one process would wait for another's."""
+    items.sort(key=lambda item: "test_death" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def no_host_but_this_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A connection or a look-up that leaves this machine fails the test that made it."""

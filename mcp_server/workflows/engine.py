@@ -18,6 +18,7 @@ from rigs.engines.base import Engine
 from rigs.errors import (
     EngineNotReadyError,
     RemoteError,
+    UnreachableError,
     UnsupportedFeatureError,
     UsageError,
 )
@@ -105,6 +106,8 @@ async def _start(
     await remote.start_or_attach([Step(name="serve", argv=plan.argv, env=plan.env)])
     try:
         await _until_ready(running, connection, remote, engine, spec, plan)
+    except UnreachableError:
+        raise  # it loads on; the step runs again, and finds it
     except BaseException:
         # Also for a cancelled task: an engine that is in no row would run until the next reboot.
         await remote.cancel(grace_s=5)

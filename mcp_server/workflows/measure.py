@@ -62,7 +62,7 @@ async def plan_unit(running: RunningJob) -> None:
         await prepare(running, rig, connection)
         if (folder / ITEMS).exists():
             await connection.put(folder / ITEMS, f"{rig_folder(running, rig)}/{ITEMS}")
-        await connection.put(path, f"{rig_folder(running, rig)}/spec.json")
+        await connection.put(path, f"{rig_folder(running, rig)}/spec.json", mode=0o600)
     finally:
         await connection.close()
     _put_unit(running, rig, "running")

@@ -55,10 +55,15 @@ def config(tmp_path: Path, rig_home: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def end_worker(config: Config) -> None:
-    pid = daemon.worker_pid(config)
-    if pid:
-        os.kill(pid, signal.SIGKILL)
-        daemon.wait_until_ended(config, timeout_s=10)
+    """End every worker of this state, also one that is only starting and holds no lock yet."""
+    mark = f"RIGBENCH_HOME={config.home}\0".encode()
+    for pid, line in processes().items():
+        try:
+            if "mcp_server.daemon" in line and mark in Path(f"/proc/{pid}/environ").read_bytes() + b"\0":
+                os.kill(pid, signal.SIGKILL)
+        except OSError:
+            continue
+    daemon.wait_until_ended(config, timeout_s=10)
 
 
 def rig_processes(rig_home: Path) -> dict[int, str]:
