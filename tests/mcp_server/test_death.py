@@ -36,7 +36,7 @@ class Sweep:
         return {"rig": "local", "concurrency": [1, 2], "shapes": [f"64/{self.tokens}"], "repeats": self.cells // 2}
 
 
-FOR_SERVERS = Sweep(cells=60, tokens=1400)
+FOR_SERVERS = Sweep(cells=50, tokens=1200)
 FOR_WORKERS = Sweep(cells=70, tokens=1400)
 FOR_MEASURING = Sweep(cells=90, tokens=700)
 
